@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from provisioner.state.protocols import ScriptState
 
 MAX_NAMED = 20
-"""Most hosts that the message of getReturnRequests names with their causes. The list in the answer has all hosts."""
+"""Maximum number of hosts that the message of getReturnRequests names with their causes. The list in the answer has all
+hosts."""
 
 OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
 """Pattern of the request ids that the scripts print. An id of another form is unknown, and never becomes part of a file

@@ -16,23 +16,23 @@ from provisioner.hostfactory.templates import Invalid, tagged
 from provisioner.names import SLOT_BLOCK, format_printable
 
 MAX_COUNT = SLOT_BLOCK
-"""Most machines in a request: ten times the largest maxNumber. A larger number is a mistake and would fill the state
-files."""
+"""Maximum number of machines in a request: ten times the largest maxNumber. A larger number is a mistake and would fill
+the state files."""
 
 MAX_NAMES = 100_000
-"""Most machines in a return request, and in a request. Their names stay in the state files until the return request is
-trimmed."""
+"""Maximum number of machines in a return request, and in a request. Their names stay in the state files until the
+return request is trimmed."""
 
 NAME_BYTES = 255
-"""Most bytes of a name or id from HF. The full name of a host is never longer than 255 bytes."""
+"""Maximum number of bytes of a name or id from HF. The full name of a host is never longer than 255 bytes."""
 
 DOCUMENT_BYTES = 16 * 1024 * 1024
-"""Most bytes of a document: enough for a list of a hundred thousand hosts whose names and ids have 50 characters each.
-"""
+"""Maximum number of bytes of a document: enough for a list of a hundred thousand hosts whose names and ids have 50
+characters each."""
 
 MOST_VALUES = 7 * MAX_NAMES
-"""Most values of a document that is parsed as a whole. Commas and brackets are counted as values. The limit keeps the
-parsed document within memory."""
+"""Maximum number of values of a document that is parsed as a whole. Commas and brackets are counted as values. The
+limit keeps the parsed document within memory."""
 
 USAGE = (
     "usage: {command}.sh [--record TRACE] -f FILE, or {command}.sh JSON, or {command}.sh with JSON on standard input"

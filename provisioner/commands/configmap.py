@@ -24,7 +24,7 @@ from provisioner.hostfactory import provider_config, templates
 from provisioner.schema.setting_types import FileUse, file_use
 
 LARGEST = 1_048_576
-"""Most bytes of a ConfigMap's data."""
+"""Maximum number of bytes of a ConfigMap's data."""
 
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 

@@ -15,7 +15,7 @@ from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_fa
 from provisioner.names import short_name, split_name
 
 SHOWN = 10
-"""Most machines of a group that the text names, unless ``--machines`` requests all."""
+"""Maximum number of machines of a group that the text names, unless ``--machines`` requests all."""
 
 NONE, ABSENT, UNSEEN, STRAYED_PHASE = "none", "absent", "unseen", "strayed"
 

@@ -47,17 +47,17 @@ from provisioner.state.errors import StateError, advice_message, is_denied
 from provisioner.state.kube.objects import leases
 
 SECONDS = 300.0
-"""Most seconds for one part. A live check lasts until the slowest cloud has answered."""
+"""Maximum seconds for one part. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Most lines of a part that are shown. The first of these lines is the part's first line that begins with a word in
-capitals. The command of the part, and the bundle, show all lines."""
+"""Maximum number of lines of a part that are shown. The first of these lines is the part's first line that begins with
+a word in capitals. The command of the part, and the bundle, show all lines."""
 
 LEAST_FREE = 200_000_000
 """Bytes that should be free on the disk of the state directory: three times the most bytes of the journal."""
 
 PART_BYTES = 20_000_000
-"""Most bytes of a file in the bundle. Of a longer file, the end is kept."""
+"""Maximum number of bytes of a file in the bundle. Of a longer file, the end is kept."""
 
 BUNDLE_MODE = 0o600
 

@@ -19,7 +19,7 @@ from provisioner.telemetry.pool_windows import format_local_time
 from provisioner.telemetry.timeline import Kind, Subject, get_machine_names, machine_documents, search_texts, timeline
 
 NEAR = 5
-"""Most ids that are suggested in place of an unknown id."""
+"""Maximum number of ids that are suggested in place of an unknown id."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:

@@ -29,8 +29,8 @@ from provisioner.state.protocols import State
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500
-"""Most characters of a reason. The reason appears in HostFactory's messages, in the log and in each line of
-``status``."""
+"""Maximum number of characters of a reason. The reason appears in HostFactory's messages, in the log and in each line
+of ``status``."""
 
 
 class Verb(NamedTuple):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 END_SECONDS = 9
-"""Most seconds from SIGTERM or Ctrl-C to the end of the process, even if a call still waits."""
+"""Maximum seconds from SIGTERM or Ctrl-C to the end of the process, even if a call still waits."""
 
 
 def interrupted_work(frame: FrameType | None) -> dict[str, object]:

@@ -23,12 +23,12 @@ PLAIN = re.compile(r"[\w./:\[\]+-]{0,256}")
 """Pattern of a value that contains no secret: a word, a path, or an address without user, query and space."""
 
 SHORTEST = 5
-"""Least number of characters of a withheld value that is removed from other texts, too. A shorter value may occur
+"""Minimum number of characters of a withheld value that is removed from other texts, too. A shorter value may occur
 inside words."""
 
 MOST = 300
-"""Most withheld values that are removed from other texts. The longest values are chosen. With more values, the removal
-from a journal would take minutes."""
+"""Maximum number of withheld values that are removed from other texts. The longest values are chosen. With more values,
+the removal from a journal would take minutes."""
 
 PEM = re.compile(r"-----BEGIN .*?(?:-----END [^-]*-----|\Z)", re.DOTALL)
 

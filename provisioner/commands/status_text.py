@@ -20,16 +20,16 @@ from provisioner.telemetry.status_model import StatusModel
 from provisioner.telemetry.unmet import unmet_lines
 
 LAST_ERROR = 60
-"""Most characters of a last error in the table. ``-o wide`` shows the whole error."""
+"""Maximum number of characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
-"""Most times shown at which machines without a request appeared."""
+"""Maximum number of times of appearance of machines without a request that are shown."""
 
 SHOWN = 20
-"""Most machines that ``recover`` shows of those that wait for their delete. ``-o json`` names all."""
+"""Maximum number of machines waiting for their delete that ``recover`` shows. ``-o json`` names all of them."""
 
 WIDTH = 160
-"""Most characters of a line. ``-o wide`` does not wrap lines."""
+"""Maximum number of characters of a line. ``-o wide`` does not wrap lines."""
 
 
 def format_status(seen: StatusModel, output: str) -> str:

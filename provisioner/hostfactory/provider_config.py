@@ -49,8 +49,8 @@ DEEPEST = 60
 """Deepest nesting of a document in levels: much more than HF writes, and much less than Python's stack allows."""
 
 SHOWN_CHARACTERS = 60
-"""Most characters of a wrong value that a message shows: enough to find the value, and too few to fill a line of the
-log."""
+"""Maximum number of characters of a wrong value that a message shows: enough to find the value, and too few to fill a
+line of the log."""
 
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "hf_scripts")

@@ -19,7 +19,7 @@ rare event is recorded in full. An event that occurs a thousand times an hour ta
 journal has 60 MB."""
 
 NAMED = 20
-"""Most machines that a counted line names if the event may occur to the same machine again and again."""
+"""Maximum number of machines that a counted line names if its event may occur to the same machine again and again."""
 
 MET_ONCE = frozenset({"close", "troubled"})
 """Events that occur only a few times to each machine. A counted line of such an event names all machines."""

@@ -14,16 +14,16 @@ class PoolLimits:
 
     name: str
     max_machines: int | None = None
-    """Most observed and submitted machines of each template. None: no cap."""
+    """Maximum number of observed and submitted machines of each template. None: no cap."""
     max_machines_total: int | None = None
-    """Most observed and submitted machines over all templates. None: no cap."""
+    """Maximum number of observed and submitted machines over all templates. None: no cap."""
     max_pending: int = 1000
     initial_window: int = 100
     boot_deadline_seconds: float = 600.0
     announce_seconds: float = 3600.0
     """Seconds before the known end of a machine at which the end is reported to HF."""
     least_life_seconds: float = 0.0
-    """Least seconds until the end of a machine when it begins to run, if its end is known."""
+    """Minimum seconds until the end of a machine when it begins to run, if its end is known."""
     down_seconds: float = 900.0
     """Seconds for which a machine that ran may be down before it counts as lost. If many machines are down at once,
     they do not count as lost. 0: no limit."""
@@ -33,9 +33,9 @@ class PoolLimits:
     queue_spill_seconds: float | None = None
     """``spill_after_seconds`` for a machine in a queue of its place. None: the machine stays in the queue."""
     lag_seconds: float = 0.0
-    """Least seconds between the begins of two snapshots that together prove that a machine is gone."""
+    """Minimum seconds between the starts of two snapshots that together prove that a machine is gone."""
     mass_loss_seconds: float = 60.0
-    """Least seconds between the begins of two lists that together prove that many machines are gone at once. 0: the
+    """Minimum seconds between the starts of two lists that together prove that many machines are gone at once. 0: the
     same as ``lag_seconds``."""
     stale_after_seconds: float = 60.0
     """Age in seconds above which a snapshot is not acted upon."""

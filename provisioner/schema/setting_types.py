@@ -98,14 +98,15 @@ class Pool(Section):
     name: Label
     """Key under ``pools``; label of pods and metrics, and the pool's name in templates."""
     max_machines: Cap = None
-    """Most machines of one template here, in any phase; default no cap. Keeps room for the other templates."""
+    """Maximum number of machines of one template here, in any phase; default no cap. Keeps room for the other
+    templates."""
     max_machines_total: TotalCap = None
-    """Most machines of all templates together here, in any phase; default no cap. Limits the cost and the IP addresses
-    used: ``max_machines`` counts each template separately, so five templates may have five times as many machines.
-    Machines without a request count, too. The template whose request has waited longest is served first."""
+    """Maximum number of machines of all templates together here, in any phase; default no cap. Limits the cost and the
+    IP addresses used: ``max_machines`` counts each template separately, so five templates may have five times as many
+    machines. Machines without a request count, too. The template whose request has waited longest is served first."""
     max_pending: Count = 1000
-    """Most requested machines of one template that do not run yet; default 1000. The window never exceeds this
-    number."""
+    """Maximum number of requested machines of one template that do not run yet; default 1000. The window never exceeds
+    this number."""
     initial_window: Count = 100
     """Machines requested at first from a pool that has not made any yet; default 100. Each machine that runs lets two
     more be requested."""
@@ -135,14 +136,15 @@ class Pool(Section):
     """Seconds that a machine may wait here until the template's next pool makes the machine; default 180. Without this
     setting, a machine in a queue of the place (for example of Kueue) keeps its position until its request ends."""
     lag_seconds: DurationOrZero = 0.0
-    """Least seconds between the starts of two observations that prove that a machine is gone; default 0. Set a higher
+    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 0. Set a higher
     value if the place's lists lag."""
     mass_loss_seconds: MassLossSeconds = 60.0
-    """Least seconds between the starts of two lists that prove that more than a fifth of the machines here (and more
+    """Minimum seconds between the starts of two lists that prove that more than a fifth of the machines here (and more
     than 5) are gone at once; default 60, at most 90; 0 requires no more than ``lag_seconds``.
 
     Until then no machine is created or deleted here, and no loss is reported to HF, because one wrong list must not
-    cost the grid. A loss that an event explains is reported at once."""
+    cost the grid. A loss that an event explains is reported at once.
+    """
     observe_seconds: Duration = 1.0
     """Seconds between two observations; default 1. Higher for a kind whose observations use up a quota."""
     paused: Switch = False
@@ -187,9 +189,10 @@ class Compute(Section):
     """Use of the Compute Engine API."""
 
     calls_per_minute: Annotated[int, Field(ge=60), Expects("a whole number ≥ 60")] = 600
-    """Most calls that the provisioner sends to a project in any minute; default 600. Google's limit is about 1,500 for
-    each kind of call and region, shared with everything else in the project. Above this number observations wait. 12
-    groups with 10,000 instances need about 200 calls while no machine comes or goes. Read at the start."""
+    """Maximum number of calls that the provisioner sends to a project in any minute; default 600. Google's limit is
+    about 1,500 for each kind of call and region, shared with everything else in the project. Above this number
+    observations wait. 12 groups with 10,000 instances need about 200 calls while no machine comes or goes. Read at the
+    start."""
 
 
 @dataclass(frozen=True, slots=True)

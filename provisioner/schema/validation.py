@@ -22,12 +22,12 @@ from provisioner.files.config_error import Problem as Problem
 from provisioner.files.yaml_text import format_read_error, format_syntax_error, join, parse, read_text
 
 LONGEST_QUOTE = 60
-"""Most characters of a wrong value that a message shows: enough to find the value, and too few for a whole section or
-key."""
+"""Maximum number of characters of a wrong value that a message shows: enough to find the value, and too few for a whole
+section or key."""
 
 NAMES_SHOWN = 25
-"""Most names that a message about an unknown machine, request or pool lists, because there may be thousands of
-names."""
+"""Maximum number of names that a message about an unknown machine, request or pool lists, because there may be
+thousands of names."""
 
 
 @dataclass(frozen=True, slots=True)

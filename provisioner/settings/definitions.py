@@ -62,7 +62,7 @@ class Loop(Section):
     """Seconds between two cycles if no event wakes the loop; default 5; at most 15, because a loop that is silent for a
     minute counts as dead. A lost wake-up delays the loop by no more than this time."""
     floor_seconds: DurationOrZero = 0.5
-    """Least seconds between two cycles of a busy loop; default 0.5. Several changes are then planned together."""
+    """Minimum seconds between two cycles of a busy loop; default 0.5. Several changes are then planned together."""
     act_seconds: Duration = 2.0
     """Seconds after which a cycle starts no new call to a cloud; default 2. The remaining actions are planned again by
     the next cycle, from newer observations."""
@@ -77,9 +77,10 @@ class Backoff(Section):
     first_seconds: Duration = 5.0
     """Seconds before the first probe after a refusal; default 5. Doubles with each further refusal, with jitter."""
     last_seconds: Duration = 1800.0
-    """Most seconds between two probes; default 1800. A pool whose machines fail then gets about fifty probes a day."""
+    """Maximum seconds between two probes; default 1800. A pool whose machines fail then gets about fifty probes a
+    day."""
     no_room_seconds: Duration = 180.0
-    """Most seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs
+    """Maximum seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs
     one call, and free capacity is used within minutes."""
 
 
@@ -100,10 +101,10 @@ class Budget(Section):
     budget."""
 
     per_hour: Amount = None
-    """Most that all existing and requested machines together may cost per hour; default no limit. Bounds the cost,
-    however many machines HF requests."""
+    """Maximum cost per hour of all existing and requested machines together; default no limit. Bounds the cost, however
+    many machines HF requests."""
     per_month: Amount = None
-    """Most that machines may cost in a calendar month (UTC); default no limit. Once this cost is reached, no more
+    """Maximum cost of the machines in a calendar month (UTC); default no limit. Once this cost is reached, no more
     machines are requested until the next month; running machines continue and cost more. If memory.json is lost, the
     costs of the month before the loss are not counted."""
     currency: Text = "USD"
@@ -191,7 +192,8 @@ class Settings(Section):
     """Minutes that an orphan is observed before it is deleted; default 10. Gives an operator time to notice a
     mistake."""
     orphan_cap_per_hour: CountOrZero = 20
-    """Most orphans deleted per hour; default 20; 0 keeps all orphans. Limits the damage of a wrong state file."""
+    """Maximum number of orphans deleted per hour; default 20; 0 keeps all orphans. Limits the damage of a wrong state
+    file."""
     cancel_after_minutes: Duration = 30.0
     """Minutes without a poll of HF for a request, while HF polls for other requests, until the request is cancelled;
     default 30."""

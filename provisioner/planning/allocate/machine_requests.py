@@ -37,8 +37,8 @@ from provisioner.planning.core.slots import (
 )
 
 MOST_LINES = 1000
-"""Most machines without a try that get a slot each to report why they cannot be made. If there are more, one slot
-stands for all, because HF may request a hundred thousand machines."""
+"""Maximum number of machines without a try that get a slot each to report why they cannot be made. If there are more,
+one slot stands for all, because HF may request a hundred thousand machines."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
