@@ -95,7 +95,7 @@ def stale_read_warnings(provider: Provider) -> list[str]:
         read = StateDir(Directories(os.environ).state).config.read()
     paths = (provider.config_path, provider.templates_path)
     return [
-        f"{path}: {WHO[side]} last read another content; bring the right file to both sides (docs/deploy-gke.md)"
+        f"{path}: {WHO[side]} read another version of it; bring the right file to both sides (docs/deploy-gke.md)"
         for side, contents in read.items()
         if contents
         for path, digest, read_digest in zip(paths, provider.digests, contents[0].digests, strict=True)

@@ -125,7 +125,7 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
         environment["HF_PROVIDER_CONFDIR"] = str(path.absolute())
     if options.state_dir:
         if str(options.state_dir).startswith(KUBERNETES):
-            raise UsageError(f"--state-dir {options.state_dir}: doctor reads this from STATE in the provider config")
+            raise UsageError(f"--state-dir {options.state_dir}: doctor takes it from STATE in the provider config")
         environment["HF_PROVIDER_WORKDIR"] = str(options.state_dir.absolute())
     return environment
 

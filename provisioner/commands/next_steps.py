@@ -97,7 +97,7 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         kept = sum(slot.verdict in DESIRED for slot in slots)
         leaving = sum(slot.verdict not in DESIRED and not slot.deletion.is_gone for slot in slots)
         ending = f"; ended, and not proven gone yet: {leaving:,}" if leaving else ""
-        yield f"Machines of it that HostFactory has: {kept:,}{ending}."
+        yield f"Machines of this request that HostFactory has: {kept:,}{ending}."
         return
     ran = sum(slot.is_with_hf for slot in slots)
     yield f"It is running. Machines that run: {ran:,} of {record.count:,}."
@@ -193,7 +193,7 @@ def _pool(sources: Sources, name: str) -> Iterator[str]:
             yield _with_full_stop(format_pool_line(entry).strip().removeprefix(f"pool {name}, "))
     wanted = [slot.ran_at is not None for _, slot in memory.slots if slot.pool == name and slot.verdict in DESIRED]
     starting = "" if all(wanted) else f"; not running yet: {len(wanted) - sum(wanted):,}"
-    yield f"Machines that run in it: {sum(wanted):,}{starting}."
+    yield f"Machines that run in this pool: {sum(wanted):,}{starting}."
 
 
 def _with_full_stop(sentence: str) -> str:

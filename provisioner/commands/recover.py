@@ -126,10 +126,11 @@ def recovery_lines(document: Document) -> Iterator[str]:
     yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
     yield from (f"  {reason}" for reason in document["reasons"].values())
     for request in document["requests"]:
-        kept = "; only its machines are known, and stay until HostFactory returns them" if request["kept"] else ""
-        yield f"  writes back request {request['id']}: {request['count']} of {request['template']}{kept}"
-    yield from (f"  writes back return {one['id']}: {', '.join(one['machines'])}" for one in document["returns"])
-    yield from (f"  moves aside {kind}.json" for kind in document["writes"] if files[kind] == "unreadable")
+        kept = "; only these machines are known. They stay until HostFactory returns them" if request["kept"] else ""
+        what = f"machines {request['count']}, template {request['template']}{kept}"
+        yield f"  to write back: request {request['id']}, {what}"
+    yield from (f"  to write back: return {one['id']} of {', '.join(one['machines'])}" for one in document["returns"])
+    yield from (f"  to move aside: {kind}.json" for kind in document["writes"] if files[kind] == "unreadable")
     yield from (f"  pool {pool} cannot be seen" for pool in document["unseen"])
     yield from brake_lines(document)
     if document["waiting"] or document["forgotten"]:

@@ -86,7 +86,7 @@ def _head(seen: StatusModel) -> Iterator[str]:
         step = "look at `provisioner recover` first, then add --release-brake"
         if seen.brake["reason"] in CONFLICTS:
             step = "if another provisioner made them, it returns them and gets another id first (`provisioner recover`)"
-        yield f"  No orphan is deleted, and no request cancelled as forgotten, until the brake is released: {step}"
+        yield f"  No orphan is deleted, and no request is cancelled as forgotten, until the brake is released: {step}"
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
         for row in rows:
             numbers = "".join(f"{number:>9}" for number in numbers_of(row))
             yield f"  {title_of(row):<{width}}{numbers}  {error_text(row, None if wide else LAST_ERROR)}"
-    yield "  window: machines that may start at once, a sum over templates or pools; cap: the most machines"
+    yield "  window: machines that may start at once, a sum over templates or pools; cap: the highest number allowed"
 
 
 NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")

@@ -171,7 +171,7 @@ def _remarks(document: Document) -> Iterator[str]:
     elif since[:10] >= document["since"]:
         yield f"Counted since {since[:10]}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:
-        yield f"{document['unpriced_hours']:.2f} hours are of machines without a price_per_hour, and count as cost 0."
+        yield f"{document['unpriced_hours']:.2f} machine-hours have no price_per_hour, and count as cost 0."
     if now["per_hour"] is None:
         return
     machines = format_count(now["machines"], "machine")

@@ -263,7 +263,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
     if release and plan.keeps_brake(applied=applied):
         return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
     if plan.writes and not applied:
-        return "No file was written. To write it: provisioner recover --apply"
+        return "No file was changed. To make these changes: provisioner recover --apply"
     if release and plan.latched:
         return f"{written}The loop releases the brake with its next cycle."
     return written + _next_step_message(plan)

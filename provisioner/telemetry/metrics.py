@@ -156,7 +156,7 @@ class Metrics(Group):
     last_call = Metric(Table[str], "hf_provisioner_hostfactory_last_call_timestamp_seconds", {"script": ()},
         "Time at which HostFactory last polled a request (getRequestStatus) or listed its hosts (getReturnRequests).")
     refused_calls = Metric(CountedTable[str], "hf_provisioner_script_calls_refused_total", {"script": SCRIPTS},
-        "Calls of HostFactory that a script refused for a reason of the site, as the state directory records them.")
+        "Calls of HostFactory that a script refused because of a local problem, as the state directory records them.")
     requests = Metric(Table[tuple[str, RequestStatus]], "hf_provisioner_requests",
         {"kind": ("request", "return"), "status": RequestStatus}, "Requests and returns in the state files.")
     lock_wait = Metric(timed(0.001, 0.01, 0.1, 1, 10), "hf_provisioner_store_lock_wait_seconds", {},

@@ -92,7 +92,7 @@ class LoopHealth:
         """
         report = self._report
         if report is None:
-            activity = "stands by for another one" if self._stands_by else "starts"
+            activity = "stands by for another loop" if self._stands_by else "starts"
             return Health(True, self._stands_by, f"No cycle has ended yet: the loop {activity}.")
         silent = time.monotonic() - self._ended
         if silent > SILENT_SECONDS:

@@ -285,7 +285,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     yield from _process_alarms(status)
     for file in status.files.values():
         if file["condition"] not in (Condition.FINE, Condition.NEW):
-            yield f"{file['text']}; for what to do run provisioner recover"
+            yield f"{file['text']}; `provisioner recover` shows what to do"
     if failure := status.nothing_planned:
         yield f"PLANNING STOPPED since {format_local_time(failure['since'])}: {failure['text']}"
     if failure := status.configuration_refused:

@@ -203,6 +203,6 @@ def test_a_loop_that_has_ended_and_files_that_are_lost(hf: Grid, ask: Ask) -> No
     hf.stop_loop()
     for name in ("intent.json", "memory.json"):
         (hf.work / name).unlink()
-    words = ("writes back request ", "No file was written. To write it: provisioner recover --apply")
+    words = ("to write back: request ", "No file was changed. To make these changes: provisioner recover --apply")
     assert shows(ask, "After a restore", "intent.json: missing", *words, command="provisioner recover")
     assert hf.cloud("running") == sorted(set(hf.cloud("running")) | set(machines)), "none was deleted for it"

@@ -143,7 +143,7 @@ def test_the_life_of_a_request_is_shown_in_order(desk: Desk, life: Life) -> None
         rf"  Pool pool took the delete of {life.returned} \(returned\)\.$",
         "^Now$",
         r"^  It ended as complete at \d\d:",
-        r"^  Machines of it that HostFactory has: 4\.",
+        r"^  Machines of this request that HostFactory has: 4\.",
         "^Machines$",
         f"^  {life.lost} in pool: lost, gone: .*ended",
     )
@@ -194,7 +194,7 @@ def test_the_life_of_a_pool_shows_its_refusals_and_windows(desk: Desk, life: Lif
         f"{life.lost} was lost",
         "^Now$",
         r"^  T: window \d+\.$",
-        r"^  Machines that run in it: 4\.",
+        r"^  Machines that run in this pool: 4\.",
     )
     assert not any("took" in one for one in desk.timeline_of("pool"))
 

@@ -196,8 +196,8 @@ def test_it_shows_the_files_writes_them_with_apply_and_leaves_the_brake_as_it_is
     remember(state, LACKS_ONE)
     assert run(["recover"]) == 1
     shown = capsys.readouterr().out
-    assert "writes back request aaaaaaaaaa: 3 of GkePod" in shown
-    assert "To write it: provisioner recover --apply" in shown
+    assert "to write back: request aaaaaaaaaa, machines 3, template GkePod" in shown
+    assert "To make these changes: provisioner recover --apply" in shown
     assert (state.intent.read().requests, state.recovery_asked()) == ({}, False)
     code, document = recover(capsys, "--apply")
     assert (code, document["writes"], document["applied"], document["released"]) == (0, ["intent"], True, False)

@@ -100,7 +100,7 @@ def test_recover_makes_lost_requests_again_and_releases_the_brake(
     assert state.intent.read_newest()[0].requests == {}
     code, text = called(capsys, "recover")
     assert code == 1
-    assert f"writes back request {id_}" in text
+    assert f"to write back: request {id_}" in text
     assert called(capsys, "recover", "--release-brake")[0] == 1, "the request is not made again yet"
     for options in calls:
         assert not state.recovery_asked()

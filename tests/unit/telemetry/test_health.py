@@ -68,7 +68,7 @@ def test_a_standby_is_ready_to_take_over(clock: SimpleNamespace) -> None:
     loop.stand_by()
     assert (loop.health().ready, loop.health().detail) == (
         True,
-        "No cycle has ended yet: the loop stands by for another one.",
+        "No cycle has ended yet: the loop stands by for another loop.",
     )
     loop.record_cycle(LOST, clock.now)
     assert not loop.health().ready
