@@ -1,2 +1,2 @@
-"""The commands of ``provisioner``. Each is a module with its options and its work. The module ``cli`` makes the command
-line from them."""
+"""The commands of ``provisioner``. Each command is a module that adds its options and does its work. The module ``cli``
+makes the command line from these modules."""

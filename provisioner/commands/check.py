@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files: files of which scripts or loop have read another content, and keys that
-    have no effect."""
+    """Return the warnings about HF's files: files that scripts or loop have read in another version, and keys that have
+    no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),
@@ -85,7 +85,7 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files of which the scripts, or the loop, last read another content.
+    """Return a warning for each of HF's two files of which the scripts, or the loop, have last read another version.
 
     The result is empty if no state directory is known, or if the state directory does not record what scripts and loop
     have read.

@@ -74,8 +74,8 @@ def _pool_status(options: argparse.Namespace, state: intent_recovery.Recoverable
 def _recovery(
     options: argparse.Namespace, state: intent_recovery.RecoverableState
 ) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Return the recovery plan, and the observations that it needs. Only if intent is lost, the pools are observed,
-    which needs a configuration."""
+    """Return the recovery plan, and the observations that it needs. The pools are observed only if intent is lost; only
+    then a configuration is needed."""
     files = intent_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()

@@ -85,7 +85,8 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
 
 
 def find_store(environment: Mapping[str, str], given: Path | None = None) -> KubeStore | None:
-    """Return the Kubernetes API that keeps the state; None if the state is in files. Raises as ``open_state``."""
+    """Return the Kubernetes API that keeps the state; None if the state is in files. Raises StateError, TemplatesError
+    or DirectoryError."""
     from provisioner.hostfactory.provider_config import KUBERNETES
     from provisioner.state.opening import find_kube_store
 

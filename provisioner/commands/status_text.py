@@ -144,7 +144,7 @@ def _request_line(request: Document) -> str:
 
 def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
     """Return lines about the brake, and about the machines and requests that a release of the brake affects. ``shown``:
-    most machines that are named."""
+    maximum number of machines that are named."""
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""

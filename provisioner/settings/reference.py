@@ -114,8 +114,8 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
 
 
 def _prefix(kind: Kind[Any]) -> str:
-    """Return the begin of the names of a kind's definitions: the kind's name for another distribution, whose classes
-    may have the same names as ours; else empty."""
+    """Return the beginning of the names of a kind's definitions. For a kind of another distribution it is the kind's
+    name, because the classes of two distributions may have the same names. For our own kinds it is empty."""
     return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."
 
 

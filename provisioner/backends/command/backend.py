@@ -185,7 +185,7 @@ class CommandBackend:
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Record) -> MachineEnd | None:
-        """Return how a job has ended if its record need not be deleted; else None."""
+        """Return how a job has ended if its record need not be deleted; None for any other job."""
         ended = job.kind == "gone" and not self._settings.cleanup
         return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
 
@@ -218,7 +218,7 @@ class CommandBackend:
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
-        """Return the failure of a job whose reason to wait is an error by the setting ``reasons``; else None."""
+        """Return the failure of a waiting job if the setting ``reasons`` counts its reason as an error; None if not."""
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None
 

@@ -84,8 +84,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once, and changes by others
-        at the latest when a silent stream counts as dead.
+        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once. It contains changes
+        by others at the latest when a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))

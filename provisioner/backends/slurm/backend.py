@@ -195,7 +195,7 @@ class SlurmBackend:
         return self._is_own(job) or (job.user == self._settings.user and job.uid == sought.get(job.name))
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended that Slurm only remembers; None for any other job."""
+        """Return how a job has ended if only Slurm's record of it is left; None for any other job."""
         return job.end
 
     def machine(self, job: Job) -> Machine:

@@ -81,8 +81,8 @@ class Job:
 
     @property
     def phase(self) -> Phase:
-        """Return the phase of the job's machine. GONE means that Slurm only remembers the job, so that there are no
-        leftovers to delete."""
+        """Return the phase of the job's machine. GONE means that only Slurm's record of the job is left, so that there
+        are no leftovers to delete."""
         if "COMPLETING" in self.words:
             return Phase.STOPPING
         if self.words & ENDED.keys() or self.is_requeued:
@@ -97,7 +97,7 @@ class Job:
 
     @property
     def end(self) -> MachineEnd | None:
-        """Return how a job has ended that Slurm only remembers; None for any other job."""
+        """Return how a job has ended if only Slurm's record of it is left; None for any other job."""
         ended = next((word for word in ENDED if word in self.words), None)
         if ended is None or "COMPLETING" in self.words:
             return None
@@ -107,7 +107,7 @@ class Job:
 
     @property
     def failure(self) -> Failure | None:
-        """Return why the job waits, if the reason is more than other jobs before it; else None."""
+        """Return why the job waits; None if it does not wait, or waits for a normal reason such as its priority."""
         found = next((error for error, shape in _REASONS if shape.fullmatch(self.reason)), None)
         return Failure(found, self._said) if found and "PENDING" in self.words else None
 

@@ -152,7 +152,7 @@ class SkeletonBackend:
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended of which only a record is left; None if the job exists."""
+        """Return how a job has ended if only its record is left; None if the job exists."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 

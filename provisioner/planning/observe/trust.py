@@ -138,8 +138,8 @@ def is_mass_loss(missing: int, running: int) -> bool:
 
 
 def confirm_seconds(limits: PoolLimits) -> float:
-    """Return the least seconds between the two lists that prove a mass loss; 0 if a mass loss needs no special
-    proof."""
+    """Return the minimum number of seconds between the two lists that prove a mass loss; 0 if a mass loss needs no
+    special proof."""
     return max(limits.lag_seconds, limits.mass_loss_seconds) if limits.mass_loss_seconds else 0.0
 
 

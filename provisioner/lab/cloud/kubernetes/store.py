@@ -153,7 +153,7 @@ class Store:
         return last
 
     def since(self, version: int) -> Sequence[Change] | None:
-        """Return every change after that version; None if some are no longer stored."""
+        """Return every change after ``version``; None if some of these changes are no longer stored."""
         if version < self._forgotten:
             return None
         return self._changes[bisect_right(self._changes, version, key=attrgetter("version")) :]
