@@ -272,7 +272,8 @@ def limit_responses(connections: Connections) -> Connections:
 
 
 def make_connections(proxy: str | None, **options: Any) -> urllib3.PoolManager:
-    """Return limited connections, by ``proxy`` if there is one. ``options``: options of ``urllib3.PoolManager``."""
+    """Return a manager of connections whose responses are limited. The connections go through ``proxy`` if there is
+    one. ``options``: options of ``urllib3.PoolManager``."""
     return limit_responses(urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options))
 
 

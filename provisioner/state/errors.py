@@ -176,8 +176,8 @@ class Condition(StrEnum):
       rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING whatever its lock file
       records.
     * UNREADABLE: the file does not parse. Scripts and trim refuse to write. A loop at its start does not plan.
-    * OLDER: the file has an older generation than the record. If NFS caches agree, scripts and trim refuse to write. A
-      loop at its start rebuilds memory and latches the brake.
+    * OLDER: the file has an older generation than the record. Unless a new read shows a newer file, because an NFS
+      cache was late, scripts and trim refuse to write. A loop at its start rebuilds memory and latches the brake.
     * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.
     * FINE: the file has the recorded generation or a newer generation. Scripts and trim write. A loop goes on.

@@ -81,8 +81,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """If a machine runs for the first time, record the seconds of its start. If a returned machine is gone, record
-        the seconds since its return. Log a machine that has become stuck."""
+        """When a machine runs for the first time, record how many seconds its start took. When a returned machine is
+        gone, record how many seconds its end took. Log a machine that has become stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)

@@ -30,8 +30,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
     """Return a document for each pool, cause and exit code with a loss in the last hour. The document counts the losses
     of the last day.
 
-    ``machines``: their number. ``since``, ``last``: the times of the first and of the newest of these losses. ``text``:
-    the place's reason for the newest loss. ``quiet``: True if no operator is needed.
+    ``machines``: the number of these losses. ``since``, ``last``: the times of the first and of the newest loss.
+    ``text``: the place's reason for the newest loss. ``quiet``: True if no operator is needed.
     """
     losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
     running = Counter[str]()

@@ -69,8 +69,8 @@ def read(path: Path) -> dict[str, Scenario]:
 
 
 def scenarios(document: Mapping[str, Any], file: str) -> dict[str, Scenario]:
-    """Return the scenarios of a parsed document by name. ``file``: its name for messages. Raises ConfigError with every
-    mistake."""
+    """Return the scenarios of a parsed document by name. ``file``: the document's name in messages. Raises ConfigError
+    with every mistake."""
     readers = {str(name): _Reader(file, str(name)) for name in document}
     by_name = {name: readers[name].scenario(body) for name, body in document.items()}
     problems = [problem for reader in readers.values() for problem in reader.problems]

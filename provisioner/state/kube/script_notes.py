@@ -73,8 +73,8 @@ class KubeNotes:
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists. They replace the previous list. If the two lists have no host in common, add
-        the hosts to the previous list instead, because HF sends a long list in parts. Raises StateError."""
+        """Record the hosts that HF lists, in place of the previous list. If the two lists have no host in common, add
+        the new hosts to the previous list instead, because HF sends a long list in parts. Raises StateError."""
         path, spec, now = self._noted(".hosts")
         hosts = list(names)
         digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"

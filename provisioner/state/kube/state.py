@@ -116,7 +116,8 @@ class KubeState:
         return self._journal.find(*texts, newest=newest, most=most) if self._journal else Excerpt()
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Write the pool status if it has changed. Raises StateError."""
+        """Write the pool status if it has changed, and publish in the requests' objects why machines are missing.
+        Raises StateError."""
         if pool_status != self._pool_status:
             self._parts.write(POOLS, pool_status, self.memory.marks)
             self._pool_status = pool_status
