@@ -90,7 +90,7 @@ class Journal:
                 self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
 
     def _append(self) -> int:
-        """Write at the end of the file and return its size.
+        """Write the unwritten lines at the end of the newest file, and return the file's size.
 
         If a crash or a full disk left a partial line there, end this line first.
         """

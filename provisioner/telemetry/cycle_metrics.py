@@ -81,8 +81,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """When a machine runs for the first time, record how many seconds its start took. When a returned machine is
-        gone, record how many seconds its end took. Log a machine that has become stuck."""
+        """Record how many seconds a machine took to start, once it runs for the first time. Record how many seconds a
+        returned machine took to end, once it is gone. Log a machine that has become stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)

@@ -33,7 +33,7 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
     """Copy a state into an empty state. Raises StateExists if ``state`` has other contents, LockTimeout if a loop works
     on either state, and StateError.
 
-    ``for_dump``: a loop may work on ``source``.
+    ``for_dump``: True if a loop may work on ``source`` meanwhile.
     """
     with nullcontext() if for_dump else _turn(source), _turn(state):
         intent = _copy_memory(source, state)

@@ -116,7 +116,8 @@ class ListCall:
 
     @property
     def moved(self) -> int:
-        """The number of entries that the fault ``moved_page`` takes from the start of this page; negative: repeats."""
+        """The number of entries that the fault ``moved_page`` takes from the start of this page. If it is negative,
+        this page repeats as many entries of the previous page."""
         fault = self.world.strikes("moved_page", *self.targets) if self.query.get("pageToken") else None
         return int(fault.params.get("items", 1)) if fault else 0
 
