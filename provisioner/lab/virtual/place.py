@@ -199,8 +199,7 @@ class Place:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, template: str, *, ours: bool = True) -> None:
-        """Add a machine. ``template``: empty for a machine that another program created. ``ours``: True if the machine
-        has our identity."""
+        """Add a machine. ``template``: empty if another program made it. ``ours``: True if it has our identity."""
         self._made += 1
         number, now = self._made, self._world.now
         launched = int(self._world.start_wall + now)

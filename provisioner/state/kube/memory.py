@@ -52,8 +52,8 @@ class KubeMemory(MemoryReader):
         super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()
-        """``_is_adopted``: True once this process has read memory before its first write. ``_loaded``: memory as the
-        server has it."""
+        """``_is_adopted``: True once this process has read memory before its first write. ``_loaded``: memory of the
+        server."""
         self._logged: dict[str, Document | None] = {}
         """The documents that only the log has, by key; None for a document that was removed from memory."""
         self.log_size = 0
@@ -73,18 +73,15 @@ class KubeMemory(MemoryReader):
         return self._parts.get(LOG) is not None
 
     def existed(self) -> bool:
-        """Return True if memory exists, or if the note on this disk or an object of the server records a generation of
-        memory."""
+        """Return True if memory exists, or if this disk or an object of the server records a generation of it."""
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored. A change by another process needs no detection, because only
-        the loop writes memory."""
+        """Return a value that changes if etcd is restored. No other process writes memory."""
         return self._loaded.version, self.restored
 
     def condition(self) -> Condition:
-        """Return the condition of memory, concluded from the log, the objects, and the highest generation that was
-        noted."""
+        """Return the condition of memory, concluded from log, objects, and the highest generation noted."""
         noted = self._find_noted()  # before the log, because the loop may write both meanwhile
         try:
             loaded = self._load()
@@ -124,8 +121,7 @@ class KubeMemory(MemoryReader):
         self.latest = memory
 
     def fence(self, epoch: int) -> None:
-        """Make the server refuse writes with an epoch below ``epoch``. Raises StateStale if a newer loop has
-        written."""
+        """Make the server refuse writes with a lower epoch. Raises StateStale if a newer loop has written."""
         patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:
@@ -134,8 +130,8 @@ class KubeMemory(MemoryReader):
         return self._parts.set_aside(LOG)
 
     def begin_life(self) -> int:
-        """Begin a new range of generations because memory is made again. Return how often memory has been made again,
-        this time included."""
+        """Begin a new range of generations for a memory that is made again. Return how often this has happened so
+        far."""
         self.adopt()
         life = max(self._find_noted(), self._loaded.generation) // LIFE + 1
         self._loaded.generation = life * LIFE
@@ -195,9 +191,9 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return ``kept`` and ``changes`` of the next log: the generation of each object that has the same document as
-        memory, and the documents that their objects lack (None for a removed document), by key. The empty key in
-        ``kept`` stands for ``P.memory``."""
+        """Return ``kept`` and ``changes`` of the next log, by key: the generation of each object that has the same
+        document as memory, and the documents that objects lack (None: removed). An empty key in ``kept`` is
+        ``P.memory``."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
@@ -214,8 +210,8 @@ class KubeMemory(MemoryReader):
         return kept, changes
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
-        """Write fields into the status of a request's object, with the request's record if only the log has the record.
-        Return the object; None if the object is gone.
+        """Write fields into the status of a request's object, with its record if only the log has the record. Return
+        the object; None if it is gone.
 
         Raises StateStale if a newer loop has written.
         """

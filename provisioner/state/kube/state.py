@@ -111,13 +111,11 @@ class KubeState:
             self._journal.append(entries)
 
     def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines of the local journal that contain one of the texts. Raises no error: the result names a file
-        that cannot be read."""
+        """Return the lines of the local journal that contain one of ``texts``, as ``Journal.find`` does."""
         return self._journal.find(*texts, newest=newest, most=most) if self._journal else Excerpt()
 
     def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Write the pool status if it has changed, and publish in the requests' objects why machines are missing.
-        Raises StateError."""
+        """Write the pool status if it has changed, and publish why machines are missing. Raises StateError."""
         if pool_status != self._pool_status:
             self._parts.write(POOLS, pool_status, self.memory.marks)
             self._pool_status = pool_status
@@ -223,7 +221,7 @@ class KubeState:
         return [Refusals(name, **(known | refused[name])) for name in SCRIPTS if name in refused]
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop now uses the content of HF's two files that has these digests. Raises StateError."""
+        """Record that the loop now uses HF's two files with these digests. Raises StateError."""
         noted = self._parts.read(CONFIG) or []
         if not noted or noted[0][1] != [*digests]:
             now = self._api.call("GET", objects.item(self._api.namespace, NOTES, self._name)).at
@@ -231,7 +229,7 @@ class KubeState:
             self._parts.write(CONFIG, read, self.memory.marks)
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files that scripts and loop have read with different contents. Raises StateError."""
+        """Return each of HF's files that scripts and loop have read with different contents. Raises StateError."""
         loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
         read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
         for found in self.intent.objects().values():
