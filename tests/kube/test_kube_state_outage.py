@@ -68,7 +68,7 @@ def test_while_the_server_is_down_no_machine_is_made_and_none_deleted(
         acts = run.arena.acts(began + LEASE_SECONDS, ended)
         assert not [one for one in acts if one["name"] not in run.ledger.taken], run.logs()
         calls = [call for call in run.calls(began + 1.0, ended - CALL_SECONDS) if call.script != LOCAL]
-        assert len({call.script for call in calls}) > 1, calls
+        assert calls, "a script was called meanwhile; each of its calls takes ten seconds if no packet comes through"
         assert all("no usable response" in call.called.refusal for call in calls if call.called)
         run.until_works(2)
         assert not [line for line in run.diary if "operator" in line]

@@ -211,10 +211,7 @@ class KubeMemory(MemoryReader):
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
         """Write fields into the status of a request's object, with its record if only the log has the record. Return
-        the object; None if it is gone.
-
-        Raises StateStale if a newer loop has written.
-        """
+        the object; None if it is gone. Raises StateStale if a newer loop has written."""
         self.adopt()
         key, marks = key_of(id_), self.marks
         generation = marks["generation"]
