@@ -112,8 +112,8 @@ def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
         node = reduce(lambda at, key: _mapping_entries(at).get(key), place, root)
         if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
-                f"{file}: {join(*place)}: a ConfigMap has no directories, and this value is written elsewhere; "
-                f"move its file beside {file.name}, or write the value in the pool itself"
+                f"{file}: {join(*place)}: a ConfigMap has no directories, so this path has to change, but it "
+                f"is not written in the pool itself; write it there, or move the file beside {file.name}"
             )
         spans[node.start_mark.index, node.end_mark.index] = name
     for (start, end), name in sorted(spans.items(), reverse=True):

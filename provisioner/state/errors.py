@@ -135,7 +135,7 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours_message(path: str, message: str) -> str:
-    """Return the message for a link, or another object that is no regular file, with the name of one of our files.
+    """Return the message for a path of ours that is a link, or another object that is not a regular file.
 
     ``message``: the text of the error from ``open_own``.
     """

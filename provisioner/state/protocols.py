@@ -257,7 +257,7 @@ class State(Protocol):
         """Return the sections of the pool status by name; empty before a loop ran."""
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop now uses the content of HF's two files that has these digests."""
+        """Record the digests of HF's two files (provider config and templates) as the loop uses them from now on."""
 
     def config_differences(self) -> list[Difference]:
         """Return each of HF's two files that scripts and loop have read with different contents."""

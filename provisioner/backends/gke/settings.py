@@ -51,8 +51,8 @@ class GkePool(Pool):
     """Key file of a service account, or configuration of a workload identity federation, for the endpoint; default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
-    """Seconds after the end of its grace period until a pod that we delete and that still terminates is deleted by
-    force; default none: never. Its containers may still run on a node that is cut off. Set this only if that is
+    """A pod that we delete and that still terminates so many seconds after its grace period is deleted by force;
+    default: never. The pod's containers may still run on a node that is cut off. Set this only if that is
     acceptable."""
 
     loss_events: Switch = True

@@ -186,10 +186,10 @@ class MigBackend(GroupInspection):
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return failures for the names that are not members. A name that is a member is ours, and is a success.
+        """Return failures for the names that are not members, after Compute refused all because a name exists.
 
-        Compute only reports that one of the names exists. So the result for the missing names counts as unknown, and
-        the next cycle requests them alone.
+        A name that is a member is ours, and is a success. The result for the other names counts as unknown, and the
+        next cycle requests them without the members.
         """
         try:
             members = self._members()
