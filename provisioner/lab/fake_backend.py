@@ -160,7 +160,8 @@ class FakePlace:
 
     def records(self) -> Set[str]:
         """Return the names of the machines that ended by themselves and left only a record."""
-        ended = {name for name, one in self._entries.items() if one.ends <= self._clock() and one.gone == math.inf}
+        with self._lock:
+            ended = {name for name, one in self._entries.items() if one.ends <= self._clock() and one.gone == math.inf}
         return ended if self.keeps_records else frozenset()
 
     def double_machines(self) -> dict[str, tuple[Machine, ...]]:
@@ -171,7 +172,8 @@ class FakePlace:
     def doubles(self) -> Collection[Entry]:
         """Return the machines that have the same name as another machine. Machines that are being deleted are left
         out."""
-        return [entry for entry in self._doubles.values() if entry.gone == math.inf]
+        with self._lock:
+            return [entry for entry in self._doubles.values() if entry.gone == math.inf]
 
     def create(self, name: str, mark: Mark | None) -> Entry:
         """Make a machine. If a machine with this name and this mark exists, return that machine. Raises BackendError if
