@@ -79,7 +79,7 @@ class VirtualLoop:
         self._earliest = world.now
         """The earliest virtual time of the next cycle. All changes until then are handled by this cycle."""
         self._due = NEVER
-        """The virtual time at which the next plan is due, even if nothing has changed."""
+        """The virtual time at which the next plan is due, even without a change."""
         self.alive = True
         self.paused_until = 0.0
         for backend in self.backends.values():

@@ -1,7 +1,7 @@
 """Deadlines: a machine that does not run in time fails. A request ends when all its machines run or have failed.
 
 The time of a request is over at the request's deadline. The time is over earlier if most machines of the request run
-and nothing has changed for ``straggler_seconds``.
+and no other machine has changed for ``straggler_seconds``.
 """
 
 from __future__ import annotations
