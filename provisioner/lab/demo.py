@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from provisioner.hostfactory.script_calls import ScriptFailed
 from provisioner.lab.playground import Playground, PlaygroundError
 
 STEP_SECONDS = 60.0
@@ -154,7 +155,7 @@ class Demo:
         self.show.steps.append(step)
         try:
             yield step
-        except (NotHeldError, PlaygroundError) as error:
+        except (NotHeldError, PlaygroundError, ScriptFailed) as error:
             step.state, step.note = "✗", str(error)
             raise
         finally:
@@ -215,7 +216,7 @@ def show_demo(play: Demo, console: Console) -> int:
         with Live(get_renderable=play.show.render, console=console, refresh_per_second=4):
             play.play()
         console.print()
-    except (NotHeldError, PlaygroundError) as error:
+    except (NotHeldError, PlaygroundError, ScriptFailed) as error:
         play.cloud.kept = True
         kept = f"Logs and state are kept in {play.cloud.directory}"
         console.print(Text(f"The step failed: {error}. {kept}", style="red"))

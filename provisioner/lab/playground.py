@@ -20,7 +20,7 @@ from typing import Any, Self
 import requests
 
 from provisioner.backends.proxies_and_authorities import prepare
-from provisioner.hostfactory.provider_config import SCRIPTS
+from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory
 from provisioner.process_end import deferred_interrupts, interruptible
 
 CLONE = Path(__file__).parents[2]
@@ -29,71 +29,12 @@ INSTANCE = "demoinst"
 START_SECONDS = 90.0
 """Maximum seconds for a start of the loop. A start takes about three seconds, but up to a minute on a busy machine."""
 
-CALL_SECONDS = 30.0
 STARTED = '"Provisioner started"'
 
 
 class PlaygroundError(Exception):
-    """Raised if the cloud, the loop or a script did not start or did not answer. The text says what failed, and names
-    the log if there is one."""
-
-
-class HostFactory:
-    """HostFactory's side of the interface. Each call runs the shell script with a JSON file, and uses only the script's
-    output."""
-
-    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
-        self.environment = dict(environment)
-        self._directory = directory
-
-    def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Run a script with a JSON document, and return the JSON object that it prints. Raises PlaygroundError if the
-        script fails or prints no JSON object."""
-        file = self._directory / f"hf_in_{script}.json"
-        file.write_text(json.dumps(document))
-        done = subprocess.run(
-            [os.path.join(SCRIPTS, f"{script}.sh"), "-f", str(file)],
-            env=self.environment,
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=CALL_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise PlaygroundError(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
-        answer = json.loads(done.stdout)
-        if not isinstance(answer, dict):
-            raise PlaygroundError(f"{script} printed no object: {done.stdout!r}")
-        return answer
-
-    def templates(self) -> list[str]:
-        """Return the ids of the templates that getAvailableTemplates lists."""
-        return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
-
-    def request(self, template: str, count: int) -> str:
-        """Call requestMachines, and return the id of the request."""
-        answer = self.call("requestMachines", {"template": {"templateId": template, "machineCount": count}})
-        return str(answer["requestId"])
-
-    def status(self, id_: str) -> dict[str, Any]:
-        """Return the entry of one request or return request from getRequestStatus."""
-        entry: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
-        return entry
-
-    def return_machines(self, names: Sequence[str]) -> str:
-        """Call requestReturnMachines, and return the id of the return request."""
-        machines = [{"name": name, "machineId": name} for name in names]
-        return str(self.call("requestReturnMachines", {"machines": machines})["requestId"])
-
-    def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the machines that getReturnRequests asks to return, each with its seconds left."""
-        return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
-
-    def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the whole answer of getReturnRequests. The message in the answer names the causes."""
-        machines = [{"name": name, "machineId": name} for name in names]
-        return self.call("getReturnRequests", {"machines": machines})
+    """Raised if the cloud or the loop did not start or did not answer. The text says what failed, and names the log if
+    there is one."""
 
 
 class Playground:

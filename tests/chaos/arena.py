@@ -16,7 +16,8 @@ from typing import Any
 
 import requests
 
-from provisioner.lab.playground import CALL_SECONDS, CONFIG, INSTANCE, Playground
+from provisioner.hostfactory.script_calls import CALL_SECONDS
+from provisioner.lab.playground import CONFIG, INSTANCE, Playground
 from provisioner.process_end import deferred_interrupts
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError

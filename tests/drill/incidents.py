@@ -12,8 +12,8 @@ from unittest.mock import patch
 
 from provisioner.commands.cli import run
 from provisioner.commands.loop_service import Service
+from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.lab.cloud.world import Fault
-from provisioner.lab.playground import HostFactory, PlaygroundError
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.conformance.stage import loop_time
@@ -104,7 +104,7 @@ def stopped_waiter(site: Site) -> None:
 
 def broken_scripts(site: Site) -> None:
     """Let HostFactory call the scripts as another provider instance, whose files do not exist."""
-    with suppress(PlaygroundError):
+    with suppress(ScriptFailed):
         HostFactory(site.environment | {"HF_PROVIDER_NAME": "other"}, site.conf).request("Pod", 4)
 
 

@@ -22,8 +22,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from provisioner.hostfactory.script_calls import HostFactory
 from provisioner.lab.cloud.server import Simulator
-from provisioner.lab.playground import HostFactory
 from tests.support.clouds.specs import advised
 from tests.support.hostfactory.sites import template
 from tests.support.network.authority import Authority

@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import requests
 
+from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.lab import playground
 from provisioner.lab.demo import demo
-from provisioner.lab.playground import HostFactory, Playground, PlaygroundError
+from provisioner.lab.playground import Playground, PlaygroundError
 from tests.support.waiting import PATIENCE, until
 
 
@@ -196,7 +197,7 @@ def test_a_demonstration_that_fails_keeps_its_directory_and_says_where_and_why(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(HostFactory, "templates", lambda _: (_ for _ in ()).throw(PlaygroundError("no templates")))
+    monkeypatch.setattr(HostFactory, "templates", lambda _: (_ for _ in ()).throw(ScriptFailed("no templates")))
     assert demo(keep=False) == 1
     signal.signal(signal.SIGTERM, before)
     [kept] = directories(tmp_path)

@@ -26,9 +26,9 @@ from prometheus_client import CollectorRegistry
 from provisioner.backends import pubsub_events
 from provisioner.commands import cli
 from provisioner.files.version import full_version
+from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
-from provisioner.lab.playground import HostFactory, PlaygroundError
 from provisioner.model import Verdict
 from provisioner.names import NO_TEMPLATE
 from provisioner.telemetry.metrics import EventMetrics, Metrics
@@ -411,7 +411,7 @@ def test_calls_of_hostfactory(tmp_path: Path, cloud: Simulator, scrape: Scraping
         assert seen.has_no("hostfactory_last_call_timestamp_seconds")
         wrong = {**hf.environment, "HF_PROVIDER_NAME": "other"}
         for _ in range(2):
-            with pytest.raises(PlaygroundError, match="ended with 1"):
+            with pytest.raises(ScriptFailed, match="ended with 1"):
                 HostFactory(wrong, tmp_path).request(TEMPLATE, 1)
         seen.becomes(2, "script_calls_refused_total", script="requestMachines")
         hf.stop_loop()

@@ -20,8 +20,8 @@ from typing import BinaryIO
 import pytest
 import yaml
 
+from provisioner.hostfactory.script_calls import HostFactory
 from provisioner.lab.cloud.server import Simulator
-from provisioner.lab.playground import HostFactory
 from provisioner.state import atomic
 from provisioner.state.directory import StateDir
 from provisioner.state.loop_lock import LoopLock

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from provisioner.lab.playground import SCRIPTS, HostFactory
+from provisioner.hostfactory.provider_config import SCRIPTS
+from provisioner.hostfactory.script_calls import HostFactory
 from tests.kube.kit import Inside, LoopPod
 from tests.support.hosts import environment_on
 from tests.support.waiting import PATIENCE

@@ -23,7 +23,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from provisioner.lab.playground import HostFactory
+from provisioner.hostfactory.script_calls import HostFactory
 from tests.kube.client import Client, Refused
 from tests.kube.definitions import published
 from tests.support.manifests import (

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import yaml
 
-from provisioner.lab.playground import HostFactory
+from provisioner.hostfactory.script_calls import HostFactory
 from tests.kube.proxy import Proxy
 from tests.kube.space import Space
 from tests.support.waiting import PATIENCE, until

@@ -1,0 +1,113 @@
+"""The settings of ``provisioner demand``: the file demand.yaml beside provisioner.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from provisioner.demand.sources import SourceSettings
+from provisioner.hostfactory.templates import Provider
+from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
+from provisioner.schema.validation import (
+    ConfigError,
+    Expects,
+    Problem,
+    Section,
+    format_expected,
+    quote,
+    read_mapping,
+    suggestion,
+    validate,
+)
+from provisioner.settings.definitions import CountOrZero
+
+FILE = "demand.yaml"
+
+KINDS: Mapping[str, type[SourceSettings]] = {}
+"""The settings of each kind of source, by the value of ``kind``."""
+
+
+class TemplateDemand(Section):
+    """Limits of a template."""
+
+    most: Cap = None
+    """Most machines that are asked for; default no limit but HostFactory's ``maxNumber``."""
+    least: CountOrZero = 0
+    """Machines that are asked for even if the sources want fewer; default 0."""
+
+
+class Demand(Section):
+    """The sources of demand, and the pace at which machines follow the demand."""
+
+    interval_seconds: Duration = 30.0
+    """Seconds between two steps; default 30."""
+    combine: Annotated[Literal["sum", "max"], Expects("'sum' or 'max'")] = "sum"
+    """Combination of several sources that want machines of the same template: their ``sum`` (default), or the number of
+    the source that wants most (``max``)."""
+    rise_at_once: Count = 100
+    """Most machines of a template that a step requests; default 100."""
+    fall_after_seconds: DurationOrZero = 300.0
+    """Seconds for which fewer machines than asked must be wanted until machines are returned; default 300."""
+    fall_share: Share = 0.2
+    """Largest share of a template's running machines that a step returns, but at least one machine; default 0.2."""
+    minimum_age_seconds: DurationOrZero = 600.0
+    """Seconds for which a machine must run until it is returned; default 600."""
+    templates: Annotated[dict[str, TemplateDemand], Expects("a mapping of templates to limits")] = Field(default={})
+    """Limits by template; default none."""
+    sources: Annotated[dict[str, SourceSettings], Expects("a mapping of names to sources")]
+    """The sources by name."""
+
+
+def load(path: Path, provider: Provider) -> Demand:
+    """Return the settings in ``path``. Raise ConfigError with every mistake. ``provider``: HostFactory's files, which
+    define the templates."""
+    document, problems = read_mapping(path)
+    if problems:
+        raise ConfigError(problems)
+    file, written = str(path), document.get("sources")
+    sources: dict[str, SourceSettings] = {}
+    if not isinstance(written, dict) or not written:
+        problems.append(Problem(file, "sources", format_expected("a mapping of names to sources", written)))
+        written = {}
+    for name, body in written.items():
+        source, found = _source(body, file, f"sources.{name}")
+        problems += found
+        if source is not None:
+            sources[str(name)] = source
+    settings, found = validate(Demand, document | {"sources": sources}, file, "")
+    limits = settings.templates if settings is not None else {}
+    named = {f"sources.{name}.template": source.templates() for name, source in sources.items()}
+    named |= {f"templates.{id_}": {id_} for id_ in limits}
+    problems += [*found, *_unknown_templates(named, [template.id for template in provider.templates], file)]
+    problems += [
+        Problem(file, f"templates.{id_}.least", format_expected(f"at most {limit.most}", limit.least))
+        for id_, limit in limits.items()
+        if limit.most is not None and limit.least > limit.most
+    ]
+    if settings is None or problems:
+        raise ConfigError(problems)
+    return settings
+
+
+def _unknown_templates(named: Mapping[str, Collection[str]], known: Collection[str], file: str) -> list[Problem]:
+    return [
+        Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}")
+        for where, ids in named.items()
+        for id_ in sorted(ids)
+        if id_ not in known
+    ]
+
+
+def _source(body: object, file: str, where: str) -> tuple[SourceSettings | None, list[Problem]]:
+    """Return the settings of one source (None if they are invalid) and their problems."""
+    if not isinstance(body, dict):
+        return None, [Problem(file, where, format_expected("a mapping of settings", body))]
+    fields: Mapping[str, Any] = {str(name): value for name, value in body.items()}
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        text = format_expected("a kind of source", kind) + suggestion(str(kind), KINDS)
+        return None, [Problem(file, f"{where}.kind", text)]
+    return validate(KINDS[kind], fields, file, where)

@@ -1,0 +1,82 @@
+"""The interface of a source, which says how many machines of each template are wanted.
+
+A kind of source is a subclass of ``SourceSettings``. ``demand/settings.py`` lists the kinds by their names.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from provisioner.schema.setting_types import Text
+from provisioner.schema.validation import Section
+
+
+class SourceError(Exception):
+    """Raised if a source could not be read completely. The text says what failed, for operators."""
+
+
+class Shape(NamedTuple):
+    """The size of a template's machines, from HostFactory's templates file."""
+
+    cpus: float
+    """ncpus × ncores."""
+    memory_mb: float
+    gpus: float
+    attributes: Mapping[str, str]
+    """All attributes of the template as text, including those above."""
+
+
+class Running(NamedTuple):
+    """A machine of ours that runs."""
+
+    template: str
+    since: float
+    """Epoch seconds of the machine's start, or of its request if the start is unknown."""
+
+
+class Fleet(NamedTuple):
+    """All that a source may need to know about our machines at one moment."""
+
+    now: float
+    """Epoch seconds."""
+    shapes: Mapping[str, Shape]
+    """By template, in the order of HostFactory's templates file."""
+    running: Mapping[str, Running]
+    """Running machines by name."""
+
+
+class Reading(NamedTuple):
+    """A complete result of a source."""
+
+    wanted: Mapping[str, int]
+    """Machines wanted by template, including those that run already. A missing template means 0."""
+    idle: Mapping[str, float] | None = None
+    """Seconds for which each machine without work has been idle, by the machine's name. None: the source knows no
+    machines, so that any machine may be returned. An unknown machine counts as working."""
+    unfit: Mapping[str, int] = {}
+    """Jobs that fit no template: their number by a description, for example ``64 CPUs, 1024 MB``."""
+
+
+class Source(Protocol):
+    """A source of demand. The service reads each source in a thread of its own."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete. End within the source's
+        own time-out."""
+
+
+class SourceSettings(Section):
+    """The settings that each kind of source has."""
+
+    kind: Text
+    """Kind of the source."""
+
+    @abstractmethod
+    def open(self) -> Source:
+        """Return the source, without a call. Raise SourceError if the settings lead to no source."""
+
+    def templates(self) -> set[str]:
+        """Return the templates that the settings name; empty if the source may name any template."""
+        return set()

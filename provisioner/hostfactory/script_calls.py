@@ -1,0 +1,93 @@
+"""HostFactory's side of the five scripts: each call runs a shell script with a JSON file, as HostFactory does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioner.hostfactory.provider_config import SCRIPTS
+
+CALL_SECONDS = 30.0
+"""Most seconds of a call. A script answers in milliseconds, or after 20 s of waiting for a lock."""
+
+
+class ScriptFailed(Exception):
+    """Raised if a script fails or prints no JSON object. The text contains the script's own words."""
+
+
+class HostFactory:
+    """HostFactory's side of the interface. Each call uses only the script's output."""
+
+    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
+        """Store the environment of the scripts and the directory of the JSON files."""
+        self.environment = dict(environment)
+        self._directory = directory
+
+    def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a script with a JSON document, and return the JSON object that the script prints. Raises ScriptFailed."""
+        file = self._directory / f"hf_in_{script}.json"
+        file.write_text(json.dumps(document))
+        try:
+            done = subprocess.run(
+                [os.path.join(SCRIPTS, f"{script}.sh"), "-f", str(file)],
+                env=self.environment,
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=CALL_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ScriptFailed(f"{script}: {error}") from error
+        if done.returncode:
+            raise ScriptFailed(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError as error:
+            raise ScriptFailed(f"{script} printed no JSON: {done.stdout!r}") from error
+        if not isinstance(answer, dict):
+            raise ScriptFailed(f"{script} printed no object: {done.stdout!r}")
+        return answer
+
+    def templates(self) -> list[str]:
+        """Return the ids of the templates that getAvailableTemplates lists."""
+        return [template["templateId"] for template in self.call("getAvailableTemplates", {})["templates"]]
+
+    def request(self, template: str, count: int, rc_account: str = "") -> str:
+        """Call requestMachines, and return the id of the request. ``rc_account``: the account of the request; empty for
+        a request without an account."""
+        document = {"template": {"templateId": template, "machineCount": count}}
+        account = {"rc_account": rc_account} if rc_account else {}
+        return str(self.call("requestMachines", document | account)["requestId"])
+
+    def status(self, id_: str) -> dict[str, Any]:
+        """Return the entry of one request or return request from getRequestStatus."""
+        return self.statuses([id_])[0]
+
+    def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the entries of requests and return requests from getRequestStatus."""
+        entries: list[dict[str, Any]] = self.call(
+            "getRequestStatus", {"requests": [{"requestId": id_} for id_ in ids]}
+        )["requests"]
+        return entries
+
+    def return_machines(self, names: Sequence[str]) -> str:
+        """Call requestReturnMachines, and return the id of the return request."""
+        return str(self.call("requestReturnMachines", {"machines": list_hosts(names)})["requestId"])
+
+    def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the machines that getReturnRequests asks to return, each with its seconds left."""
+        return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
+
+    def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the whole answer of getReturnRequests. The message in the answer names the causes."""
+        return self.call("getReturnRequests", {"machines": list_hosts(names)})
+
+
+def list_hosts(names: Sequence[str]) -> list[dict[str, str]]:
+    """Return the list of hosts in HostFactory's form."""
+    return [{"name": name, "machineId": name} for name in names]
