@@ -33,9 +33,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from provisioner.hostfactory.script_calls import HostFactory
 from provisioner.hostfactory.shards import SHARD_VARIABLE
 from provisioner.hostfactory.templates import UNLIMITED
-from provisioner.lab.playground import HostFactory
 from provisioner.state.kube import objects
 from tests.kube.build import BuildError, assets
 from tests.kube.cluster import NODE_CAPACITY, NODES, Cluster, kubeconfig

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from provisioner.hostfactory import MAX_NUMBER
-from provisioner.lab.playground import HostFactory
+from provisioner.hostfactory.script_calls import HostFactory
 from tests.bench import bench_gce
 from tests.support.hostfactory.sites import SPEC, Site, template
 from tests.support.processes import cpu_seconds, mebibytes

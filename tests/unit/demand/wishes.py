@@ -1,0 +1,51 @@
+"""Settings, sources and machines for the tests of the demand service."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner.demand.machines import Ours
+from provisioner.demand.settings import Demand
+from provisioner.demand.sources import Fleet, Reading, Running, Source, SourceError, SourceSettings
+
+
+class Said(SourceSettings):
+    """A source that returns the first item of ``said``, or what this item returns. An error is raised."""
+
+    said: Any
+    serves: frozenset[str] = frozenset()
+
+    def open(self) -> Source:
+        return _SaidSource(self.said)
+
+    def templates(self) -> set[str]:
+        return set(self.serves)
+
+
+class _SaidSource:
+    def __init__(self, said: list[Any]) -> None:
+        self._said = said
+
+    def read(self, fleet: Fleet) -> Reading:
+        said = self._said[0]
+        result = said(fleet) if callable(said) else said
+        if isinstance(result, SourceError):
+            raise result
+        return result if isinstance(result, Reading) else Reading(result)
+
+
+def demand(**settings: Any) -> Demand:
+    """Return settings with one source, unless ``sources`` names others."""
+    return Demand(**{"sources": {"one": Said(kind="said", said=[{}])}, **settings})
+
+
+def make_ours(machines: Mapping[str, tuple[str, float]], *, coming: Mapping[str, int] | None = None) -> Ours:
+    """Return running machines of ended requests (template and start by name), and numbers of machines on their way."""
+    running = {name: Running(*one) for name, one in machines.items()}
+    templates = {one.template for one in running.values()} | {*(coming or {})}
+    asked = {
+        template: sum(one.template == template for one in running.values()) + (coming or {}).get(template, 0)
+        for template in templates
+    }
+    return Ours(asked, running, frozenset(running))
