@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
 from provisioner.demand.sources import SourceSettings
 from provisioner.hostfactory.templates import Provider
 from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
@@ -26,7 +27,13 @@ from provisioner.settings.definitions import CountOrZero
 
 FILE = "demand.yaml"
 
-KINDS: Mapping[str, type[SourceSettings]] = {}
+KINDS: Mapping[str, type[SourceSettings]] = {
+    "fixed": Fixed,
+    "schedule": Schedule,
+    "command": Command,
+    "url": Url,
+    "prometheus": Prometheus,
+}
 """The settings of each kind of source, by the value of ``kind``."""
 
 

@@ -67,6 +67,9 @@ Share = Annotated[float, Field(gt=0, le=1), Expects("a number > 0, at most 1")]
 Switch = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
 OptionalText = Annotated[str | None, StringConstraints(min_length=1), Expects("a text")]
+Argv = Annotated[
+    tuple[str, ...], Field(min_length=1, strict=False), Expects("a list of texts: the program and its arguments")
+]
 Label = Annotated[
     str,
     StringConstraints(pattern=rf"^{LABEL_VALUE.pattern}$"),

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from provisioner.model import ErrorClass, Phase
 from provisioner.schema.setting_types import (
+    Argv,
     Duration,
     DurationOrZero,
     OptionalSecretFile,
@@ -33,9 +34,6 @@ def _check_pattern(text: str) -> str:
 
 Pattern = Annotated[str, AfterValidator(_check_pattern), Expects("a regular expression")]
 OptionalPattern = Pattern | None
-Argv = Annotated[
-    tuple[str, ...], Field(min_length=1, strict=False), Expects("a list of texts: the program and its arguments")
-]
 OptionalArgv = Argv | None
 Codes = Annotated[tuple[int, ...], Field(strict=False), Expects("a list of exit codes")]
 Words = Annotated[tuple[str, ...], Field(strict=False), Expects("a list of the place's words")]

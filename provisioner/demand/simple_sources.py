@@ -1,0 +1,303 @@
+"""Sources that know only numbers: a constant, a timetable, the output of a program, a web page, and a query to
+Prometheus."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, Field, StringConstraints
+
+from provisioner.backends import BackendError
+from provisioner.backends.http import Query, Request, connect, exchange
+from provisioner.backends.place_clock import PlaceClock
+from provisioner.backends.processes import TooMuchOutput, run_program
+from provisioner.backends.responses import ODD_RESPONSES, json_object, words
+from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
+from provisioner.schema.setting_types import Argv, Duration, OptionalFile, OptionalSecretFile, OptionalText, Text
+from provisioner.schema.validation import Expects, Section, format_expected
+from provisioner.settings.definitions import CountOrZero
+
+MOST_BYTES = 1 << 20
+"""Most bytes that a program may print as its wish."""
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+NO_SERIES = "the query found no series. If that means 0, append 'or vector(0)' to it"
+
+
+def _weekdays(text: str) -> frozenset[int]:
+    """Return the numbers of days such as ``mon-fri`` or ``sat,mon``. Raise ValueError for other texts."""
+    found = set[int]()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        begin, end = DAYS.index(first), DAYS.index(last if dash else first)
+        found |= {day % len(DAYS) for day in range(begin, end + 1 + len(DAYS) * (end < begin))}
+    return frozenset(found)
+
+
+def _check_days(text: str) -> str:
+    _weekdays(text)
+    return text
+
+
+def _check_zone(name: str) -> str:
+    """Return the name. Raise ValueError if this host has no such zone."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, OSError) as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+Days = Annotated[str, AfterValidator(_check_days), Expects("days such as mon-fri or sat,sun")]
+WallTime = Annotated[
+    str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$"), Expects('a time such as "18:00" (in quotes)')
+]
+Zone = Annotated[str, AfterValidator(_check_zone), Expects("a time zone such as Europe/Zurich")]
+WebAddress = Annotated[
+    str,
+    StringConstraints(pattern=r"^https?://[^\s/@]+(/\S*)?$"),
+    Expects("an address beginning with http:// or https://, without a login"),
+]
+Windows = Annotated[tuple["Window", ...], Field(min_length=1, strict=False), Expects("a list of windows")]
+
+
+class SimpleSource(SourceSettings):
+    """Settings that are a source themselves."""
+
+    template: OptionalText = None
+    """Template of a number that comes without a template; default none."""
+
+    def open(self) -> Source:
+        """Return the source."""
+        return self
+
+    @abstractmethod
+    def read(self, fleet: Fleet) -> Reading:
+        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete."""
+
+    def templates(self) -> set[str]:
+        """Return the template."""
+        return {self.template} if self.template else set()
+
+    def reading(self, document: object, fleet: Fleet) -> Reading:
+        """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for another
+        document.
+
+        A number for an unknown template is reported as unfit.
+        """
+        if isinstance(document, Mapping):
+            counts = {str(name): _count(value) for name, value in document.items()}
+        elif self.template is None:
+            raise SourceError(format_expected("an object {template: number}, because no template is set", document))
+        else:
+            counts = {self.template: _count(document)}
+        unknown = {name: number for name, number in counts.items() if name not in fleet.shapes and number}
+        wanted = {name: number for name, number in counts.items() if name in fleet.shapes}
+        return Reading(wanted, None, {f"machines of the unknown template {name}": unknown[name] for name in unknown})
+
+
+def _count(value: object) -> int:
+    """Return a number of machines, rounded up. Raise SourceError for any other value, for example NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise SourceError(format_expected("a number of machines", value))
+    return math.ceil(round(value, 6))
+
+
+def _parse(content: str, what: str) -> object:
+    """Return a JSON document. Raise SourceError if the text is none."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{what}: {format_expected('a number or a JSON object', content.strip())}") from error
+
+
+class Fixed(SimpleSource):
+    """A constant number of machines."""
+
+    kind: Literal["fixed"] = "fixed"
+    """Kind of the source."""
+    template: Text
+    """Template of the machines. No default."""
+    machines: CountOrZero
+    """Number of machines. No default."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return the number."""
+        return Reading({self.template: self.machines})
+
+
+class Window(Section):
+    """A part of the week."""
+
+    days: Days = "mon-sun"
+    """Days on which the window begins, for example mon-fri or sat,sun; default each day."""
+    begin: WallTime = "00:00"
+    """Local time of the begin; default "00:00"."""
+    end: WallTime = "00:00"
+    """Local time of the end; default "00:00". If it is not later than ``begin``, the window ends on the next day."""
+    machines: CountOrZero
+    """Number of machines in the window. No default."""
+
+    def covers(self, now: float, zone: ZoneInfo) -> bool:
+        """Return True if the window contains the time ``now`` (epoch seconds). If clocks are changed so that a time of
+        the window does not exist or exists twice, the longer window counts."""
+        today = datetime.fromtimestamp(now, zone).date()
+        for day in (today - timedelta(days=1), today):
+            last = day + timedelta(days=self.end <= self.begin)
+            begin, end = min(_moments(day, self.begin, zone)), max(_moments(last, self.end, zone))
+            if day.weekday() in _weekdays(self.days) and begin <= now < end:
+                return True
+        return False
+
+
+def _moments(day: date, wall_time: str, zone: ZoneInfo) -> list[float]:
+    """Return the two epoch seconds that a wall time may mean while clocks are changed; else they are equal."""
+    moment = datetime.combine(day, time.fromisoformat(wall_time), zone)
+    return [moment.replace(fold=fold).timestamp() for fold in (0, 1)]
+
+
+class Schedule(SimpleSource):
+    """Numbers of machines by the time of the week."""
+
+    kind: Literal["schedule"] = "schedule"
+    """Kind of the source."""
+    template: Text
+    """Template of the machines. No default."""
+    zone: Zone
+    """Time zone of the windows, for example Europe/Zurich. No default."""
+    windows: Windows
+    """Windows. Of windows that overlap, the largest number counts. Outside of all windows no machine is wanted."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return the largest number of the windows that contain the present time."""
+        zone = ZoneInfo(self.zone)
+        found = [window.machines for window in self.windows if window.covers(fleet.now, zone)]
+        return Reading({self.template: max(found, default=0)})
+
+
+def run_program_of_source(argv: Sequence[str], seconds: float, most_bytes: int = MOST_BYTES) -> str:
+    """Return the output of a program. Raise SourceError if the program cannot be run, fails, does not end in time, or
+    prints too much."""
+    try:
+        finished = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
+        output = finished.output.decode()
+    except subprocess.TimeoutExpired as error:
+        raise SourceError(f"{argv[0]} did not end within {seconds:g} s") from error
+    except (OSError, TooMuchOutput, ValueError) as error:
+        raise SourceError(words(f"{argv[0]}: {getattr(error, 'strerror', None) or error}")) from error
+    if finished.code:
+        errors = finished.errors.decode(errors="replace")
+        raise SourceError(words(f"{argv[0]} ended with code {finished.code}: {errors or output}"))
+    return output
+
+
+class Command(SimpleSource):
+    """The output of a program: a number, or a JSON object of numbers by template."""
+
+    kind: Literal["command"] = "command"
+    """Kind of the source."""
+    argv: Argv
+    """Program and arguments, never run by a shell. No default."""
+    timeout_seconds: Duration = 30.0
+    """Seconds within which the program must end; default 30."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Run the program, and return what it prints. Raise SourceError if the program fails or prints another
+        document."""
+        return self.reading(_parse(run_program_of_source(self.argv, self.timeout_seconds), self.argv[0]), fleet)
+
+
+class WebSource(SimpleSource):
+    """The settings of a source that is read by HTTP."""
+
+    url: WebAddress
+    """Address. No default."""
+    token_file: OptionalSecretFile = None
+    """File with a bearer token, which is read before each call; default none."""
+    ca_file: OptionalFile = None
+    """Certificate authority of the server (PEM); default the system's."""
+    timeout_seconds: Duration = 15.0
+    """Seconds within which the whole response must arrive; default 15."""
+
+    def fetch(self, path: str = "", query: Query | None = None) -> bytes:
+        """Return the body of a response with status 200. ``path``: appended to the address. Raise SourceError if there
+        is no such response."""
+        address = urlsplit(self.url)
+        server, place = f"{address.scheme}://{address.netloc}", (address.path.rstrip("/") + path) or "/"
+        query = {**dict(parse_qsl(address.query)), **(query or {})}
+        try:
+            headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
+            request = Request("GET", place, self.timeout_seconds, query, headers=headers)
+            reply, body = exchange(connect(server, self.ca_file), request, PlaceClock())
+        except BackendError as error:
+            raise SourceError(f"{server}{place}: {error.failure.text}") from error
+        except (OSError, ValueError) as error:
+            raise SourceError(words(f"{server}{place}: {error}")) from error
+        if reply.status != 200:
+            raise SourceError(words(f"{server}{place}: HTTP {reply.status} {body.decode(errors='replace')}"))
+        return body
+
+
+class Url(WebSource):
+    """A web page with a number, or with a JSON object of numbers by template."""
+
+    kind: Literal["url"] = "url"
+    """Kind of the source."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return what the page says. Raise SourceError for a failed call or another document."""
+        return self.reading(_parse(self.fetch().decode(errors="replace"), self.url.partition("?")[0]), fleet)
+
+
+class Prometheus(WebSource):
+    """The result of a query to Prometheus, or to a server with the same API."""
+
+    kind: Literal["prometheus"] = "prometheus"
+    """Kind of the source."""
+    query: Text
+    """Expression in PromQL. A scalar, or one series without the label ``template``, is the number of machines of the
+    setting ``template``. Else each series has its template in that label. No default."""
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return the result of the query at the present time. Raise SourceError if the result is empty or may be
+        incomplete."""
+        body = self.fetch("/api/v1/query", {"query": self.query})
+        try:
+            return self.reading(read_query_result(json_object(body)), fleet)
+        except ODD_RESPONSES as error:
+            raise SourceError(f"answer not understood: {type(error).__name__}: {words(str(error))}") from error
+
+
+def read_query_result(answer: Mapping[str, Any]) -> object:
+    """Return the number of an instant query, or the numbers by the label ``template``. Raise SourceError if the result
+    is empty or may be incomplete, and an error of ``ODD_RESPONSES`` for a response of another form.
+
+    An empty result is not a zero: Prometheus also has no series while it cannot scrape a target. A result with warnings
+    may lack data, as Prometheus and Thanos document; VictoriaMetrics has ``isPartial`` instead.
+    """
+    if answer["status"] != "success":
+        raise SourceError(words(f"the query failed: {answer.get('error')}"))
+    if answer.get("warnings") or answer.get("isPartial"):
+        raise SourceError(words(f"the result may be incomplete: {answer.get('warnings') or 'isPartial'}"))
+    kind, result = answer["data"]["resultType"], answer["data"]["result"]
+    if kind == "scalar":
+        return float(result[1])
+    if kind != "vector":
+        raise SourceError(format_expected("a query whose result is a scalar or an instant vector", kind))
+    if not result:
+        raise SourceError(NO_SERIES)
+    values = [(series["metric"].get("template"), float(series["value"][1])) for series in result]
+    if len(values) == 1 and values[0][0] is None:
+        return values[0][1]
+    by_template = {template: value for template, value in values if template}
+    if len(by_template) < len(values):
+        raise SourceError("expected one series, or one for each value of the label 'template': use sum by (template)")
+    return by_template

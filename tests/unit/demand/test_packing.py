@@ -1,0 +1,178 @@
+"""Packing of jobs onto machines: what fits, in which machines, and laws that hold for any jobs and any machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member, pack
+from provisioner.demand.sources import Fleet, Running, Shape
+
+SHAPES = {
+    "Large": Shape(16, 64_000, 0, {"type": "X86_64", "zone": "b"}),
+    "Small": Shape(4, 16_000, 0, {"type": "X86_64"}),
+    "Gpu": Shape(4, 16_000, 2, {"type": "X86_64"}),
+}
+EMPTY = Fleet(1e6, SHAPES, {})
+
+
+def wanted(jobs: Sequence[Jobs], members: Mapping[str, Member] | None = None, fleet: Fleet = EMPTY) -> dict[str, int]:
+    """Return the wanted machines of jobs of which each fits."""
+    found = pack(jobs, members or {}, fleet)
+    assert not found.unfit
+    return dict(found.wanted)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        ([Jobs(8, 1, 100)], {"Small": 2}),
+        ([Jobs(8, 1, 15_000)], {"Small": 8}),
+        ([Jobs(8, 5, 100)], {"Large": 3}),
+        ([Jobs(1, 1, 100, attributes={"zone": "b"})], {"Large": 1}),
+        ([Jobs(5, 1, 100, templates={"Large"})], {"Large": 1}),
+        ([Jobs(3, 1, 100, gpus=1)], {"Gpu": 2}),
+        ([Jobs(10, 0.1, 0), Jobs(3, 1, 0)], {"Small": 1}),
+        ([Jobs(1000, 0, 0)], {"Small": 1}),
+        ([Jobs(0, 1, 100)], {}),
+        ([Jobs(2, 3, 100), Jobs(2, 1, 100)], {"Small": 2}),
+        ([Jobs(1, 10, 100), Jobs(6, 1, 100)], {"Large": 1}),
+    ],
+    ids=[
+        *("by cores", "by memory", "too large for the smallest", "attribute", "template", "GPUs", "fractions"),
+        *("no need", "no jobs", "gaps are filled", "gaps of larger machines are filled"),
+    ],
+)
+def test_jobs_take_the_fewest_machines_of_the_smallest_template_that_fits(
+    jobs: Sequence[Jobs], expected: Mapping[str, int]
+) -> None:
+    assert wanted(jobs) == expected
+
+
+def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
+    jobs = [
+        Jobs(2, 32, 100),
+        Jobs(3, 32, 100),
+        Jobs(1, 1, 100, gpus=4),
+        Jobs(1, 1, 100, attributes={"type": "ARM64"}),
+        Jobs(1, 1, 100, templates=()),
+        Jobs(1, 8, 100, templates={"Small"}),
+    ]
+    found = pack(jobs, {}, EMPTY)
+    assert found.wanted == {}
+    assert found.unfit == {
+        "32 CPUs, 100 MB": 5,
+        "1 CPUs, 100 MB, 4 GPUs": 1,
+        "1 CPUs, 100 MB, type=ARM64": 1,
+        "1 CPUs, 100 MB, on no template": 1,
+        "8 CPUs, 100 MB, on Small": 1,
+    }
+
+
+def fleet_of(*names: str, age: float = 0.0, template: str = "Small") -> Fleet:
+    return EMPTY._replace(running={name: Running(template, EMPTY.now - age) for name in names})
+
+
+def test_jobs_fill_machines_that_work_before_machines_without_work_before_new_machines() -> None:
+    fleet = fleet_of("a", "b")
+    members = {"a": Member(2, 8000, 0, works=True), "b": Member(4, 16_000, 0, works=False)}
+    assert wanted([], members, fleet) == {"Small": 1}, "the machine that works"
+    assert wanted([Jobs(2, 1, 100)], members, fleet) == {"Small": 1}, "its rest suffices"
+    assert wanted([Jobs(6, 1, 100)], members, fleet) == {"Small": 2}, "the one without work is used"
+    assert wanted([Jobs(7, 1, 100)], members, fleet) == {"Small": 3}
+
+
+def test_a_machine_that_takes_no_jobs_has_no_capacity() -> None:
+    members = {"a": Member(0, 0, 0, works=False), "b": Member(0, 0, 0, works=True)}
+    assert wanted([Jobs(1, 1, 100)], members, fleet_of("a", "b")) == {"Small": 2}
+
+
+def test_a_machine_of_the_wrong_template_takes_no_jobs() -> None:
+    members = {"a": Member(16, 64_000, 0, works=False)}
+    fleet = fleet_of("a", template="Large")
+    assert wanted([Jobs(1, 1, 100, templates={"Small"})], members, fleet) == {"Small": 1}
+
+
+def test_a_machine_that_has_not_joined_in_time_is_replaced() -> None:
+    jobs = [Jobs(1, 1, 100)]
+    assert wanted(jobs, {}, fleet_of("a", age=JOIN_SECONDS)) == {"Small": 1}, "it will take the job"
+    assert wanted(jobs, {}, fleet_of("a", age=JOIN_SECONDS + 1)) == {"Small": 2}
+
+
+def test_members_that_are_not_ours_do_not_count() -> None:
+    assert wanted([Jobs(1, 1, 100)], {"web": Member(4, 16_000, 0, works=True)}) == {"Small": 1}
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+any_jobs = st.builds(
+    Jobs,
+    number=st.integers(1, 300),
+    cpus=st.one_of(st.integers(1, 20), st.sampled_from([0.0, 0.1, 0.25, 1.5])),
+    memory_mb=st.integers(0, 70_000),
+    gpus=st.sampled_from([0, 0, 0, 1, 2, 3]),
+    templates=st.sampled_from([None, None, None, ("Small",), ("Small", "Large")]),
+)
+any_member = st.builds(
+    Member, cpus=st.integers(0, 4), memory_mb=st.integers(0, 16_000), gpus=st.just(0.0), works=st.booleans()
+)
+queues = st.lists(any_jobs, max_size=8)
+
+
+def total(machines: Mapping[str, int], part: str) -> float:
+    return sum(number * getattr(SHAPES[name], part) for name, number in machines.items())
+
+
+@given(queues, st.lists(any_member, max_size=5))
+def test_machines_hold_all_jobs_that_fit_and_are_never_more_than_the_jobs(
+    queue: list[Jobs], found: list[Member]
+) -> None:
+    members = {f"m{number}": member for number, member in enumerate(found)}
+    fleet = fleet_of(*members)
+    reading = pack(queue, members, fleet)
+    fitting = [jobs for jobs in queue if jobs.format_need() not in reading.unfit]
+    assert sum(reading.unfit.values()) == sum(jobs.number for jobs in queue) - sum(jobs.number for jobs in fitting)
+    working = sum(member.works for member in found)
+    machines = sum(reading.wanted.values())
+    assert working <= machines <= working + sum(jobs.number for jobs in fitting)
+    for part in ("cpus", "memory_mb", "gpus"):
+        taken = sum(getattr(SHAPES["Small"], part) - getattr(member, part) for member in found if member.works)
+        needed = taken + sum(jobs.number * getattr(jobs, part) for jobs in fitting)
+        assert total(reading.wanted, part) >= needed * (1 - 1e-5), part
+
+
+@given(queues, st.integers(1, 50))
+def test_more_jobs_of_the_last_kind_never_take_fewer_machines(queue: list[Jobs], more: int) -> None:
+    """First-fit-decreasing may need a machine less for a larger queue if the addition is not last in its order."""
+    last = Jobs(1, 0.1, 0)
+    queue = [jobs for jobs in queue if jobs.cpus > 0.1 or jobs.gpus]
+    before, after = (pack([*queue, last._replace(number=count)], {}, EMPTY).wanted for count in (more, 2 * more))
+    assert all(after[name] >= number for name, number in before.items())
+
+
+@given(any_jobs, st.integers(1, 50))
+def test_more_equal_jobs_never_take_fewer_machines(jobs: Jobs, more: int) -> None:
+    before, after = (
+        pack([jobs._replace(number=count)], {}, EMPTY).wanted for count in (jobs.number, jobs.number + more)
+    )
+    assert all(after[name] >= number for name, number in before.items())
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=60))
+def test_all_machines_but_one_are_at_least_half_full(cores: list[int]) -> None:
+    fleet = EMPTY._replace(shapes={"Large": SHAPES["Large"]})
+    machines = pack([Jobs(1, one, 0) for one in cores], {}, fleet).wanted["Large"]
+    assert sum(cores) >= 8 * (machines - 1)
+
+
+@given(queues)
+def test_the_order_of_the_jobs_does_not_matter(queue: list[Jobs]) -> None:
+    assert pack(queue, {}, EMPTY) == pack(queue[::-1], {}, EMPTY)
+
+
+def test_equal_jobs_are_packed_together() -> None:
+    """The number of steps depends on the groups, not on the jobs: ten thousand million jobs are packed at once."""
+    assert wanted([Jobs(10**10, 1, 100), Jobs(10**10, 3, 100)]) == {"Small": 10**10}
