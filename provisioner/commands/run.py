@@ -21,11 +21,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--once", action="store_true", help="one cycle on complete observations, then end")
     command.add_argument("--dry-run", action="store_true", help="print the actions of each cycle, without any effect")
     command.add_argument(
-        "--listen", type=_address, metavar="HOST:PORT", help="address of metrics, health and status page"
+        "--listen", type=parse_address, metavar="HOST:PORT", help="address of metrics, health and status page"
     )
 
 
-def _address(text: str) -> str:
+def parse_address(text: str) -> str:
+    """Return an address as ``--listen`` names it. Raises ArgumentTypeError if it has no port."""
     if not text.rpartition(":")[2].isdecimal():
         raise argparse.ArgumentTypeError(f"expected HOST:PORT such as 127.0.0.1:9464, got {text!r}")
     return text

@@ -84,6 +84,18 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
     return state
 
 
+def open_states() -> list[StateDir | KubeState]:
+    """Return the state of each shard, or the only state if there are no shards. Raises as ``open_state``."""
+    if (store := find_store(os.environ)) is None:
+        return [state_directory(None)]
+    from provisioner.hostfactory.shards import shard_instance
+    from provisioner.state.kube.state import KubeState
+
+    directories = Directories(os.environ)
+    names = [shard_instance(directories.name, number) for number in range(len(store.shards))] or [directories.name]
+    return [KubeState(store.api(), name, str(directories.state)) for name in names]
+
+
 def find_store(environment: Mapping[str, str], given: Path | None = None) -> KubeStore | None:
     """Return the Kubernetes API that keeps the state; None if the state is in files. Raises StateError, TemplatesError
     or DirectoryError."""

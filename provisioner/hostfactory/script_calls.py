@@ -22,10 +22,11 @@ class ScriptFailed(Exception):
 class HostFactory:
     """HostFactory's side of the interface. Each call uses only the script's output."""
 
-    def __init__(self, environment: Mapping[str, str], directory: Path) -> None:
-        """Store the environment of the scripts and the directory of the JSON files."""
+    def __init__(self, environment: Mapping[str, str], directory: Path, inherited: Sequence[int] = ()) -> None:
+        """Store the environment of the scripts and the directory of the JSON files. ``inherited``: file descriptors
+        that stay open until a script has ended, even if this process is killed."""
         self.environment = dict(environment)
-        self._directory = directory
+        self._directory, self._inherited = directory, inherited
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Run a script with a JSON document, and return the JSON object that the script prints. Raises ScriptFailed."""
@@ -40,6 +41,7 @@ class HostFactory:
                 text=True,
                 timeout=CALL_SECONDS,
                 check=False,
+                pass_fds=self._inherited,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ScriptFailed(f"{script}: {error}") from error

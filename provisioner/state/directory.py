@@ -29,9 +29,19 @@ if TYPE_CHECKING:
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
+DEMAND_FILE = "demand.json"
 
 STATE_FILES = frozenset(
-    {"intent.json", "memory.json", "status.json", "holds.json", INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE}
+    {
+        "intent.json",
+        "memory.json",
+        "status.json",
+        "holds.json",
+        INVENTORY_FILE,
+        ANNOUNCED_FILE,
+        POOL_STATUS_FILE,
+        DEMAND_FILE,
+    }
 )
 """The JSON files of the state in a state directory. The directory may also contain the JSON files of the
 configuration."""
@@ -78,6 +88,7 @@ class StateFiles:
     memory: MemoryStore = _part("memory_file", "MemoryStore")
     status: StatusStore = _part("status_file", "StatusStore")
     pool_status: PoolStatusFile = _part("status_file", "PoolStatusFile", POOL_STATUS_FILE)
+    demand: PoolStatusFile = _part("status_file", "PoolStatusFile", DEMAND_FILE)
     seen: Seen = _part("poll_markers", "Seen", "seen")
     terminal_answers: ReportedAnswers = _part("poll_markers", "ReportedAnswers", "seen")
     inventory: Inventory = _part("poll_markers", "Inventory", INVENTORY_FILE)
@@ -163,6 +174,14 @@ class StateDir(StateFiles):
     def read_pool_status(self) -> dict[str, Any]:
         """Read pools.json. Raises StateError."""
         return self.pool_status.read()
+
+    def write_demand(self, report: Mapping[str, object]) -> None:
+        """Write demand.json. Raises StateUnwritable."""
+        self.demand.write(report)
+
+    def read_demand(self) -> dict[str, Any]:
+        """Read demand.json. Raises StateError."""
+        return self.demand.read()
 
     def note_in_force(self, digests: Digests) -> None:
         """Record that the loop now uses the content of HF's two files that has these digests. Raises StateError."""

@@ -95,6 +95,13 @@ class LockFile:
         self.release()
         return False
 
+    def fileno(self) -> int:
+        """Return the descriptor of the locked file. A child that inherits it holds the lock, too, until the child
+        ends. Raises StateUnwritable if the lock is not held."""
+        if self._descriptor is None:
+            raise StateUnwritable(f"{self.path}: {LOST_FILE}")
+        return self._descriptor
+
     def is_in_place(self) -> bool:
         """Return True while the locked file is the file that other processes find under its name."""
         if self._descriptor is None:

@@ -256,6 +256,12 @@ class State(Protocol):
     def read_pool_status(self) -> dict[str, Any]:
         """Return the sections of the pool status by name; empty before a loop ran."""
 
+    def write_demand(self, report: Mapping[str, object]) -> None:
+        """Replace the report of the last step of ``provisioner demand``, which operators read."""
+
+    def read_demand(self) -> dict[str, Any]:
+        """Return the report of the last step of ``provisioner demand``; empty before the first step."""
+
     def note_in_force(self, digests: Digests) -> None:
         """Record the digests of HF's two files (provider config and templates) as the loop uses them from now on."""
 

@@ -86,16 +86,17 @@ class StatusStore(StateFile):
 class PoolStatusFile(Located):
     """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
 
-    ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections.
+    ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections. ``demand.json`` has the same form: the last
+    step of ``provisioner demand`` (``Report`` in ``demand/service.py``).
     """
 
     def write(self, pool_status: Mapping[str, Any]) -> None:
-        """Replace the pool status. The file is not fsynced, because a new loop writes it again."""
+        """Replace the content. The file is not fsynced, because a new process writes it again."""
         replace(self.path, json.dumps(pool_status).encode(), durable=False)
 
     def read(self) -> dict[str, Any]:
-        """Return the sections by name; empty before a loop ran. Raises StateUnreadable."""
-        advice = "The next loop that starts writes this file again."
+        """Return the sections by name; empty before the first write. Raises StateUnreadable."""
+        advice = "The next process that writes this file makes it again."
         if (content := read_if_present(self.path, advice)) is None:
             return {}
         document = parse(self.path, content, advice)

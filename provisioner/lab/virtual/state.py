@@ -304,6 +304,7 @@ class VirtualState:
         self.watchers: list[Callable[[], None]] = []
         """Functions that are called when HF makes a call of a script, and when a hold changes."""
         self._shown: Mapping[str, int] = {}
+        self._demand: dict[str, Any] = {}
         self._chance = random.Random(seed)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -418,6 +419,12 @@ class VirtualState:
         self._listed = listed if names is self._noted else tuple(names), number + 1
         self._noted = names
         self._changed()
+
+    def write_demand(self, report: Mapping[str, object]) -> None:
+        self._demand = dict(report)
+
+    def read_demand(self) -> dict[str, Any]:
+        return self._demand
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         self._shown = {name: max(number, self._shown.get(name, number)) for name, number in numbers.items()}

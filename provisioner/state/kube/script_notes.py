@@ -87,6 +87,10 @@ class KubeNotes:
                 raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Share them among more loops.")
         self._note(change, ".hosts")
 
+    def note_demand(self, report: Mapping[str, object]) -> None:
+        """Record the report of the last step of ``provisioner demand``. Raises StateError."""
+        self._note({"demand": objects.pack(report)}, ".demand")
+
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers its call.
 

@@ -51,6 +51,7 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     "hf-inventory.json": [lambda state: state.inventory.write(["h"]), lambda state: state.inventory.read()],
     "announced.json": [lambda state: state.announced.write({"T": 1}), lambda state: state.announced.read()],
     "pools.json": [lambda state: state.pool_status.write({}), lambda state: state.pool_status.read()],
+    "demand.json": [lambda state: state.write_demand({}), lambda state: state.read_demand()],
     "heartbeat": [lambda state: state.heartbeat.touch()],
     "journal.jsonl": [lambda state: state.journal.append([{"a": 1}])],
     "loop.lock": [lambda state: state.loop_lock.acquire(0), lambda state: state.loop_lock.epoch()],
@@ -107,7 +108,7 @@ def test_a_link_in_place_of_a_file_is_refused_by_name_and_not_followed(
 REPLACES = frozenset(
     f"{name} {number}"
     for name, number in [("memory.json", 0), ("status.json", 0), ("hf-inventory.json", 0), ("announced.json", 0)]
-) | {"pools.json 0", "recover 0"}
+) | {"pools.json 0", "demand.json 0", "recover 0"}
 """Uses that replace the file whole without opening it."""
 
 
