@@ -18,6 +18,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends.proxies_and_authorities import prepare
+from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, open_states, settings
 from provisioner.demand.preview import PreviewedCalls
@@ -31,7 +32,6 @@ from provisioner.process_end import end, interruptible
 from provisioner.settings.definitions import Settings
 from provisioner.state.errors import StateError
 from provisioner.state.locks import LockFile, describe_holder, identity
-from provisioner.telemetry.demand_metrics import DemandMetrics
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
 

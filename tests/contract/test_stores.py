@@ -283,6 +283,13 @@ def test_shown_numbers_never_sink(script: ScriptState, store: Store) -> None:
     assert store.script().note_shown({"T1": 1})[0] == {"T1": 10}
 
 
+def test_the_report_of_the_last_step_of_demand_is_kept(loop: State) -> None:
+    assert loop.read_demand() == {}
+    for number in range(2):
+        loop.write_demand({"at": number, "sources": {"pool ü": {"wanted": {"T1": 3}}}})
+        assert loop.read_demand() == {"at": number, "sources": {"pool ü": {"wanted": {"T1": 3}}}}
+
+
 def test_each_list_of_hosts_has_its_number(script: ScriptState, loop: State) -> None:
     assert loop.listed_hosts() is None
     ask(script)

@@ -89,7 +89,15 @@ class KubeNotes:
 
     def note_demand(self, report: Mapping[str, object]) -> None:
         """Record the report of the last step of ``provisioner demand``. Raises StateError."""
+        self._failure = None  # each step tries anew
         self._note({"demand": objects.pack(report)}, ".demand")
+
+    def read_demand(self) -> dict[str, Any]:
+        """Return the report of the last step of ``provisioner demand``; empty before the first step. Raises
+        StateError."""
+        self._failure = None
+        path, spec, _ = self._noted(".demand")
+        return dict(unpack(path, spec["demand"])) if "demand" in spec else {}
 
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers its call.

@@ -26,7 +26,7 @@ from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.kube.memory import KubeMemory
 from provisioner.state.kube.objects import ANSWERS, NOTES, REQUESTS, RETURNS, STATES, collection, object_name, own
 from provisioner.state.kube.parts import Item, Parts, patch
-from provisioner.state.kube.script_notes import KubeNotes, unpack
+from provisioner.state.kube.script_notes import KubeNotes
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
 from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
 from provisioner.state.refused_calls import SCRIPTS, Refusals
@@ -70,7 +70,8 @@ class KubeState:
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
             for resource in WATCHED
         }
-        self.note_shown = KubeNotes(api, provisioner, directory).note_shown
+        self.note_shown = (notes := KubeNotes(api, provisioner, directory)).note_shown
+        self.write_demand, self.read_demand = notes.note_demand, notes.read_demand
         self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
         self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
         self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
@@ -124,15 +125,6 @@ class KubeState:
     def read_pool_status(self) -> dict[str, Any]:
         """Read the pool status. Raises StateUnreadable."""
         return dict(self._parts.read(POOLS) or {})
-
-    def write_demand(self, report: Mapping[str, object]) -> None:
-        """Write the report into a note. Raises StateError."""
-        KubeNotes(self._api, self._provisioner, self._directory).note_demand(report)
-
-    def read_demand(self) -> dict[str, Any]:
-        """Read the report in the note. Raises StateError."""
-        packed = self._note(".demand").get("demand")
-        return dict(unpack(f"{self._name}.demand", packed)) if packed else {}
 
     # --- signs of life ------------------------------------------------------------------------------------------------
 
