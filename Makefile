@@ -103,6 +103,7 @@ test-kube: setup-test
 
 # One after the other, because all use one cluster.
 test-schedulers: setup-test
+	@$(BIN)/python -m tests.support.htcondor_package >/dev/null || echo 'Each skipped test reports what it needs.' >&2
 	$(BIN)/pytest -m schedulers $(PYTEST_ARGS) $(TESTS)
 
 # In an environment of its own, because Ray needs several hundred megabytes. One after the other, because all use one head.

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from provisioner.demand.htcondor import HTCondorSettings
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
 from provisioner.demand.sources import SourceSettings
 from provisioner.hostfactory.templates import Provider
@@ -31,6 +32,7 @@ KINDS: Mapping[str, type[SourceSettings]] = {
     "fixed": Fixed,
     "schedule": Schedule,
     "command": Command,
+    "htcondor": HTCondorSettings,
     "url": Url,
     "prometheus": Prometheus,
 }

@@ -1,0 +1,114 @@
+"""The program that asks by htcondor2, with the classes of PyPI's package on classads made from text."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioner.demand.htcondor import JOB_ATTRIBUTES, OUR_SLOTS, SLOT_ATTRIBUTES, HTCondorSettings
+from tests.kube.build import BuildError
+from tests.support.hostfactory.provider import ROOT
+from tests.support.htcondor_package import python
+
+pytestmark = pytest.mark.schedulers
+
+JOB = """Owner = "ana"
+JobStatus = 1
+JobUniverse = 5
+RequestCpus = 2
+RequestMemory = ifthenelse(MemoryUsage =!= undefined,MemoryUsage,(ImageSize + 1023) / 1024)
+ImageSize = 2500000
+"""
+GPU_JOB = 'Owner = "ben"\nJobStatus = 1\nJobUniverse = 5\nRequestCpus = 8\nRequestMemory = 4000\nRequestGPUs = 1\n'
+RUNNING = GPU_JOB.replace("JobStatus = 1", "JobStatus = 2")
+SLOT = """HFMachine = "hf-a-0"
+State = "Unclaimed"
+Activity = "Idle"
+EnteredCurrentActivity = 100
+MyCurrentTime = 160
+Cpus = 4
+Memory = 8192
+"""
+
+
+@pytest.fixture(scope="module")
+def condor_python() -> Path:
+    """The Python that has the package."""
+    try:
+        return python(os.environ)
+    except BuildError as error:
+        pytest.skip(f"needs PyPI's htcondor: {error}")
+
+
+class Asked:
+    """The output of the program for some ads."""
+
+    def __init__(self, condor_python: Path, directory: Path) -> None:
+        self._python, self._file = condor_python, directory / "ads.json"
+
+    def ask(self, what: str, constraint: str, *attributes: str, names: str = "", **pool: Any) -> Any:
+        """Return the ended program."""
+        self._file.write_text(json.dumps({"schedds": {}, "slots": [], **pool}))
+        words = [
+            self._python,
+            "-m",
+            "tests.support.htcondor_bindings",
+            self._file,
+            what,
+            "",
+            names,
+            constraint,
+            *attributes,
+        ]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CONDOR_CONFIG": "/dev/null"}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+
+    def lines(self, *asked: Any, **pool: Any) -> Counter[str]:
+        """Return the printed lines with their numbers."""
+        done = self.ask(*asked, **pool)
+        assert done.returncode == 0, done.stderr
+        return Counter(done.stdout.splitlines())
+
+
+@pytest.fixture
+def asked(condor_python: Path, tmp_path: Path) -> Asked:
+    return Asked(condor_python, tmp_path)
+
+
+def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
+    jobs = {"ap1": [JOB, JOB, GPU_JOB, RUNNING], "ap2": [JOB]}
+    lines = asked.lines("jobs", HTCondorSettings().constraint(), *JOB_ATTRIBUTES, schedds=jobs)
+    assert lines == {"2 2 2442 undefined": 1, "1 8 4000 1": 1, "1 2 2442 undefined": 1}
+
+
+def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
+    """A schedd applies the constraint to the groups: without the attribute Owner, the answer would be empty."""
+    constraint = HTCondorSettings(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
+    lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
+    assert lines == {"2 8 4000 1": 1}
+
+
+def test_groups_that_lack_jobs_fail_the_question(asked: Asked) -> None:
+    pool = {"schedds": {"ap1": [JOB] * 19}}
+    constraint = HTCondorSettings().constraint()
+    assert asked.ask("jobs", constraint, *JOB_ATTRIBUTES, **pool, missed=1).returncode == 0
+    done = asked.ask("jobs", constraint, *JOB_ATTRIBUTES, **pool, missed=2)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ap1 has 21 idle jobs, but its groups have 19" in done.stderr
+
+
+def test_a_schedd_that_is_unknown_fails_the_question(asked: Asked) -> None:
+    done = asked.ask("jobs", HTCondorSettings().constraint(), *JOB_ATTRIBUTES, names="ap1,ap9", schedds={"ap1": [JOB]})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ap9" in done.stderr
+
+
+def test_slots_of_ours_are_printed(asked: Asked) -> None:
+    lines = asked.lines("slots", OUR_SLOTS, *SLOT_ATTRIBUTES, slots=[SLOT, SLOT.replace("HFMachine", "Other")])
+    assert lines == {"hf-a-0 Unclaimed Idle 100 160 4 8192 undefined": 1}

@@ -1,0 +1,43 @@
+"""Install PyPI's package ``htcondor`` for tests, once per machine, and print its Python: ``python -m
+tests.support.htcondor_package``.
+
+It has an environment of its own, because no part of this project requires it. TEST_HTCONDOR names the Python of an
+environment that has the package already.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.kube.build import BuildError, cache, once
+
+VERSION = "25.14.1"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
+    """Return the Python that has the package, which is installed now if asked for. Raise BuildError without it."""
+    if given := environment.get("TEST_HTCONDOR"):
+        return Path(given)
+    directory = cache(environment) / f"htcondor-{VERSION}-python-{PYTHON}"
+    if install:
+        once(directory, _install)
+    if not directory.is_dir():
+        raise BuildError("make test-schedulers installs it")
+    return directory / "bin" / "python"
+
+
+def _install(directory: Path) -> None:
+    venv.create(directory, with_pip=True)
+    pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    if subprocess.run([*pip, f"htcondor=={VERSION}"], stdout=sys.stderr, check=False).returncode:
+        raise BuildError(f"pip cannot install htcondor {VERSION} for Python {PYTHON}")
+
+
+if __name__ == "__main__":
+    print(python(os.environ, install=True))
