@@ -166,14 +166,17 @@ class Grid:
         coming = sum(count for of, count, _ in self._open.values() if of == template)
         missing = wanted - have - coming
         if missing > 0:
-            for some in self._in_calls(range(missing)):
-                recorded = self._state.record_request(
-                    PROVISIONER, template, len(some), created_wall=self._wall(), rc_account=""
-                )
-                self._open[recorded.id] = (template, len(some), self._world.now)
-                self.asked += len(some)
+            self._request_machines(template, missing)
         if self._idle or have > wanted:
             self._settle_idle(template, max(0, have - wanted))
+
+    def _request_machines(self, template: str, machines: int) -> None:
+        for some in self._in_calls(range(machines)):
+            recorded = self._state.record_request(
+                PROVISIONER, template, len(some), created_wall=self._wall(), rc_account=""
+            )
+            self._open[recorded.id] = (template, len(some), self._world.now)
+            self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
         """Find the machines beyond the demand, the oldest first, and return those that have been unwanted for
