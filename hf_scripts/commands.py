@@ -8,11 +8,9 @@ line on stdout and ends with exit code 1.
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -296,14 +294,3 @@ def _write_answer(text: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def main() -> None:
-    """Run ``python -c '…' NAME ARGUMENT…``, as the shell scripts call it."""
-    if sys.argv[1] == "check_install":
-        from hf_scripts import installation_check  # imported here because its imports take some milliseconds
-
-        sys.exit(installation_check.main(sys.argv[2:], os.environ))
-    gc.disable()  # search no reference cycles: among ten thousand hosts the search would take milliseconds
-    code = run(sys.argv[1], sys.argv[2:], os.environ)
-    os._exit(code)  # All output is written. Python's regular exit would double the time of the call, so skip it.

@@ -20,6 +20,7 @@ from provisioner.commands.shared_options import PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
 from provisioner.files.version import full_version
 from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
+from provisioner.hostfactory.script_calls import ScriptFailed
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
 from provisioner.process_end import CLOSED_PIPE
@@ -97,6 +98,9 @@ COMMANDS = (
     CommandEntry(
         "diff", "Compare HostFactory's list of machines, the memory and the clouds, by machine; changes nothing."
     ),
+    CommandEntry("request", "Request machines of a template by HostFactory's scripts.", home="requests"),
+    CommandEntry("return", "Return machines by HostFactory's scripts.", home="requests"),
+    CommandEntry("requests", "Show the requests of `provisioner request` and their machines.", home="requests"),
     CommandEntry("pause", "Create no new machines in a pool.", home="holds"),
     CommandEntry("resume", "Release a pause or drain of a pool.", home="holds"),
     CommandEntry("drain", "Create no new machines in a pool; ask HostFactory to return its machines.", home="holds"),
@@ -199,10 +203,10 @@ def run(arguments: Sequence[str]) -> int:
         with require_packages(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
-    except (*WRONG_ERRORS, BackendError, StateError) as error:
+    except (*WRONG_ERRORS, BackendError, StateError, ScriptFailed) as error:
         lines = error.lines if isinstance(error, BackendError) else [error]
         print(*lines, sep="\n", file=sys.stderr)
-        return PROBLEM if isinstance(error, StateError) else WRONG
+        return PROBLEM if isinstance(error, (StateError, ScriptFailed)) else WRONG
     return code
 
 

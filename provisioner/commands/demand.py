@@ -23,15 +23,19 @@ from provisioner.commands.run import parse_address
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, open_states, settings
 from provisioner.demand.preview import PreviewedCalls
 from provisioner.demand.service import Calls, DemandService, Report
-from provisioner.demand.settings import FILE, load
+from provisioner.demand.settings import FILE, Demand, load
+from provisioner.demand.slurm_power import SlurmPower
 from provisioner.demand.sources import SourceError
-from provisioner.hostfactory import templates
+from provisioner.files.config_error import ConfigError
+from provisioner.hostfactory import slurm_file, templates
 from provisioner.hostfactory.provider_config import Directories
-from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory
+from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory, ScriptFailed
 from provisioner.process_end import end, interruptible
 from provisioner.settings.definitions import Settings
+from provisioner.state.directory import SLURM_NODES_FILE
 from provisioner.state.errors import StateError
 from provisioner.state.locks import LockFile, describe_holder, identity
+from provisioner.state.slurm_nodes import SlurmNodes
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
 
@@ -55,7 +59,11 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
-    demand = load(Path(directories.conf) / FILE, provider)
+    slurm, problems = slurm_file.load(directories.conf, [template.id for template in provider.templates])
+    if problems:
+        raise ConfigError(problems)
+    file, nodes = Path(directories.conf) / FILE, SlurmNodes(os.path.join(directories.state, SLURM_NODES_FILE))
+    demand = load(file, provider) if file.exists() or not slurm else Demand(sources={})
     prepare(around.ca_bundle)
     states = open_states()
 
@@ -64,8 +72,11 @@ def run(options: argparse.Namespace) -> int:
             service = DemandService(demand, provider.templates, states, calls)
         except SourceError as error:
             raise UsageError(str(error)) from error
+        power = SlurmPower(slurm, nodes, calls, states) if slurm and not options.dry_run else None
         while True:
             report = service.step(time.time())
+            if power is not None:
+                _step_slurm(power, report)
             show(report)
             if options.once or options.dry_run:
                 print(json.dumps(asdict(report)), flush=True)
@@ -100,6 +111,15 @@ def run(options: argparse.Namespace) -> int:
         except ListenError as error:
             print(error, file=sys.stderr)
             return PROBLEM
+
+
+def _step_slurm(power: SlurmPower, report: Report) -> None:
+    """Make a step for Slurm's nodes, and add its problem to the report."""
+    try:
+        power.step()
+    except (StateError, ScriptFailed, SourceError) as error:
+        report.problem = report.problem or str(error)
+        log.warning("Step of Slurm's nodes failed", extra={"problem": str(error)})
 
 
 def _serve(listen: str, metrics: DemandMetrics, interval: float, around: Settings) -> None:

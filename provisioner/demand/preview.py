@@ -28,7 +28,7 @@ class PreviewedCalls:
             except StateMissing:
                 continue  # no loop has run yet
             answers |= state.terminal_answers.answers()
-        waiting = {"status": "running", "machines": []}
+        waiting = {"status": "running", "message": "", "machines": []}
         return [json.loads(answers[id_].text) if id_ in answers else {**waiting, "requestId": id_} for id_ in ids]
 
     def reclaimed(self, names: Sequence[str]) -> Mapping[str, int]:

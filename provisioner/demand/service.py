@@ -132,7 +132,7 @@ class DemandService:
 
     def _read_sources(self, fleet: Fleet) -> None:
         """Read all sources at once, and keep the results."""
-        with ThreadPoolExecutor(len(self._sources), "source") as threads:
+        with ThreadPoolExecutor(max(1, len(self._sources)), "source") as threads:
             results = threads.map(lambda source: _read(source, fleet), self._sources.values())
         for name, result in zip(self._sources, results, strict=True):
             value = self._values[name]

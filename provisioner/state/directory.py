@@ -29,18 +29,12 @@ if TYPE_CHECKING:
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
-DEMAND_FILE = "demand.json"
+DEMAND_FILE, SLURM_NODES_FILE = "demand.json", "slurm_nodes.json"
 
 STATE_FILES = frozenset(
     {
-        "intent.json",
-        "memory.json",
-        "status.json",
-        "holds.json",
-        INVENTORY_FILE,
-        ANNOUNCED_FILE,
-        POOL_STATUS_FILE,
-        DEMAND_FILE,
+        *("intent.json", "memory.json", "status.json", "holds.json"),
+        *(INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE, DEMAND_FILE, SLURM_NODES_FILE),
     }
 )
 """The JSON files of the state in a state directory. The directory may also contain the JSON files of the

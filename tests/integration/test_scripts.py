@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_scripts.slurm_programs import PROGRAMS
 from provisioner.hostfactory import Answer, Loss
+from provisioner.hostfactory.slurm_file import FILE
 from tests.support.hostfactory.provider import COMMANDS, ROOT, SCRIPTS, HostFactory
 from tests.support.hostfactory.schemas import check_output
 from tests.support.waiting import PATIENCE, until
@@ -94,6 +96,17 @@ def test_the_scripts_are_the_same_lines_but_for_the_name() -> None:
         assert len({content.replace(name.encode(), b"NAME") for name, content in contents.items()}) == 1
         assert all(os.access(SCRIPTS / f"{name}.sh", os.X_OK) for name in COMMANDS)
     assert contents["requestMachines"].count(b"\r\n") == contents["requestMachines"].count(b"\n") == 3
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_slurms_programs_are_called_by_scripts_of_the_same_lines(hf: HostFactory, program: str) -> None:
+    (hf.conf / FILE).write_text('{"nodes": {"c1": "T1"}}')
+    called = hf.run([str(SCRIPTS / f"{program}.sh"), "c1"])
+    assert (called.code, called.out, called.err) == (0, "", "")
+    assert hf.state.intent.exists() is (program == "slurm_resume")
+    assert hf.log[-1]["command"] == program
+    lines = (SCRIPTS / f"{program}.sh").read_bytes()
+    assert lines == (SCRIPTS / "requestMachines.sh").read_bytes().replace(b"requestMachines", program.encode())
 
 
 # --- which Python -----------------------------------------------------------------------------------------------------

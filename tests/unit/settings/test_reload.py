@@ -14,9 +14,10 @@ from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Limits, Memory, RequestRecord, Verdict
 from provisioner.schema.validation import ConfigError
 from provisioner.settings.reload import REFUSED, Configuration
-from provisioner.state.directory import STATE_FILES, StateDir
+from provisioner.state.directory import SLURM_NODES_FILE, STATE_FILES, StateDir
 from provisioner.state.directory_note import add_to_note
 from provisioner.state.holds import with_hold
+from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
 from tests.support.parts import make_slot
 
 EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
@@ -81,6 +82,8 @@ def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site)
         state.config.note("loop", Digests("0" * 8, "1" * 8))
         state.holds.change(lambda held: with_hold(held, Hold(HoldKind.STOP_ALL)))
         state.pool_status.write({"gke-main": []})
+        state.write_demand({})
+        SlurmNodes(str(conf / SLURM_NODES_FILE)).change({}, {"n1": NodeRecord("aaaaaaaaaa")})
         add_to_note(site.configuration.note, str(conf))
         assert site.refresh(site.limits, None) is site.limits
     assert site.judged == []

@@ -1,0 +1,45 @@
+"""Console scripts under the names of Google's connector: ``hf-gce``, ``hf-gke``, ``hf-monitor``.
+
+They take the same verbs and options, and call our scripts and our loop. So the scripts of an installed connector go on
+working after the connector's package has been replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from hf_scripts.commands import COMMANDS, run
+from provisioner.files.version import full_version
+
+PROVISIONER_COMMANDS = {"initializeDB": "init", "monitorEvents": "run"}
+"""Commands of ``provisioner`` by those of the connector's verbs that are not scripts of HostFactory."""
+
+
+def call_script() -> None:
+    """Run ``hf-gce VERB [JSON | -f FILE]``, and end the process as the script of that name does."""
+    parser = argparse.ArgumentParser(
+        description="HostFactory's scripts and the provisioner's loop, by the verbs of Google's connector."
+    )
+    parser.add_argument("command", choices=[*COMMANDS, *PROVISIONER_COMMANDS])
+    parser.add_argument("json", nargs="?", help="the document; takes precedence over FILE")
+    parser.add_argument("-f", "--json-file", metavar="FILE")
+    parser.add_argument("-v", "--version", action="version", version=f"%(prog)s {full_version()}")
+    options = parser.parse_args()
+    if options.command in PROVISIONER_COMMANDS:
+        _become_provisioner(PROVISIONER_COMMANDS[options.command])
+    file = ["-f", options.json_file] if options.json_file else []
+    sys.exit(run(options.command, file if options.json is None else [options.json], os.environ))
+
+
+def run_loop() -> None:
+    """Run ``hf-monitor``: the loop in place of the connector's event daemon. Arguments are those of ``provisioner
+    run``."""
+    _become_provisioner("run", sys.argv[1:])
+
+
+def _become_provisioner(command: str, arguments: Sequence[str] = ()) -> None:
+    """Replace this process by ``provisioner COMMAND``, so that a supervisor's signals reach the loop."""
+    os.execv(sys.executable, [sys.executable, "-m", "provisioner", command, *arguments])

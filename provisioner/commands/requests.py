@@ -1,0 +1,102 @@
+"""The commands ``provisioner request``, ``provisioner return`` and ``provisioner requests``: machines for an operator
+who has no HostFactory at hand. They call HostFactory's scripts, so the loop treats the requests like HostFactory's.
+
+Requests of HostFactory are left alone, because a call of getRequestStatus settles an answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from provisioner.commands.shared_options import FINE, Document, add_shared, open_states, show
+from provisioner.demand.service import read_intent
+from provisioner.hostfactory.script_calls import HostFactory
+
+RC_ACCOUNT = "operator"
+"""Account of the requests that these commands make, by which they find their requests again."""
+
+POLL_SECONDS = 1.0
+
+Entry = dict[str, Any]
+
+
+def _ask_scripts(directory: str) -> HostFactory:
+    return HostFactory(os.environ, Path(directory))
+
+
+def add_request_options(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    command.add_argument("template", metavar="TEMPLATE")
+    command.add_argument("count", type=int, metavar="N", help="the number of machines")
+    command.add_argument("--wait", action="store_true", help="wait until the request has ended")
+    add_shared(command, "output")
+
+
+def run_request(options: argparse.Namespace) -> int:
+    """Request machines, and print the id of the request or, with ``--wait``, its answer. Raises ScriptFailed."""
+    with tempfile.TemporaryDirectory() as directory:
+        hf = _ask_scripts(directory)
+        id_ = hf.request(options.template, options.count, RC_ACCOUNT)
+        entry: Entry = {"requestId": id_, "status": "running", "message": "", "machines": []}
+        while options.wait and (entry := hf.status(id_))["status"] == "running":
+            time.sleep(POLL_SECONDS)
+    document = {"requests": [entry | {"template": options.template, "count": options.count}]}
+    return show(options, document, _request_lines, fine=entry["status"] != "complete_with_error")
+
+
+def add_return_options(command: argparse.ArgumentParser) -> None:
+    """Add the arguments and options."""
+    command.add_argument("machines", nargs="+", metavar="MACHINE")
+
+
+def run_return(options: argparse.Namespace) -> int:
+    """Return machines, and print the id of the return request. Raises ScriptFailed."""
+    with tempfile.TemporaryDirectory() as directory:
+        print(_ask_scripts(directory).return_machines(options.machines))
+    return FINE
+
+
+def add_requests_options(command: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_shared(command, "output")
+
+
+def run_requests(options: argparse.Namespace) -> int:
+    """Print the answers to the requests of ``provisioner request``, without machines that were returned. Raises
+    ScriptFailed, StateError."""
+    intents = list(filter(None, map(read_intent, open_states())))
+    returned = {name for intent in intents for one in intent.returns.values() for name in one.names}
+    mine = {one.id: one for intent in intents for one in intent.requests.values() if one.rc_account == RC_ACCOUNT}
+    with tempfile.TemporaryDirectory() as directory:
+        entries = _ask_scripts(directory).statuses([*mine]) if mine else []
+    shown = [
+        entry
+        | {"template": request.template, "count": request.count}
+        | {"machines": [machine for machine in entry["machines"] if machine["machineId"] not in returned]}
+        for entry, request in zip(entries, mine.values(), strict=True)
+    ]
+    return show(options, {"requests": shown}, _request_lines)
+
+
+def _request_lines(document: Document) -> Iterator[str]:
+    for entry in document["requests"]:
+        message = f": {entry['message']}" if entry["message"] else ""
+        yield f"{entry['requestId']}  {entry['count']} of {entry['template']}  {entry['status']}{message}"
+        for machine in entry["machines"]:
+            reason = machine["message"] or machine["privateIpAddress"] or ""
+            yield f"  {machine['name']}  {machine['status']}  {reason}".rstrip()
+    if not document["requests"]:
+        yield "No request was made by `provisioner request`."
+
+
+COMMANDS = {
+    "request": (add_request_options, run_request),
+    "return": (add_return_options, run_return),
+    "requests": (add_requests_options, run_requests),
+}

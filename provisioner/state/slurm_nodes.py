@@ -1,0 +1,64 @@
+"""``slurm_nodes.json``: the request and the machine of each node of Slurm. Slurm's programs and the demand service
+write the file under its lock.
+
+If the file is lost, the demand service finds the machine of each running node again, because Slurm keeps its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from provisioner.state.atomic import Located, parse, read_if_present, replace
+from provisioner.state.errors import StateUnreadable
+from provisioner.state.locks import DataLock
+
+ADVICE = "Remove the file: the demand service makes it again from Slurm's own records."
+
+
+class NodeRecord(NamedTuple):
+    """A node that Slurm wants to run."""
+
+    request: str
+    """Id of the request that was made for the node."""
+    machine: str = ""
+    """Name of the machine, which contains its slot; empty until a machine runs."""
+
+
+class SlurmNodes(Located):
+    """The file with the record of each node."""
+
+    def read(self) -> dict[str, NodeRecord]:
+        """Return the record of each node; empty if there is no file. Raises StateUnreadable."""
+        if (content := read_if_present(self.path, ADVICE)) is None:
+            return {}
+        try:
+            return {node: NodeRecord(**record) for node, record in parse(self.path, content, ADVICE).items()}
+        except (AttributeError, TypeError) as error:
+            raise StateUnreadable(f"{self.path}: {error}. {ADVICE}") from error
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[str, NodeRecord]]:
+        """Yield the records under the lock of the file, and write them durably at the end if the block has changed
+        them. Raises StateError."""
+        with DataLock(f"{self.path}.lock") as lock:
+            records = self.read()
+            before = dict(records)
+            yield records
+            if records != before:
+                rows = {node: record._asdict() for node, record in records.items()}
+                replace(self.path, json.dumps(rows).encode(), check=lock.check)
+
+    def change(self, before: Mapping[str, NodeRecord], after: Mapping[str, NodeRecord]) -> None:
+        """Replace the records that differ between ``before`` and ``after``, except records that another process has
+        changed since ``before`` was read. Raises StateError."""
+        changed = [node for node in {**before, **after} if before.get(node) != after.get(node)]
+        if not changed:
+            return
+        with self.changing() as records:
+            for node in changed:
+                if records.get(node) == before.get(node):
+                    records.pop(node, None)
+                    records |= {node: after[node]} if node in after else {}
