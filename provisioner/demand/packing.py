@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner.demand.sources import Fleet, Reading, Shape
+from provisioner.demand.sources import Fleet, Reading, Running, Shape
 
 JOIN_SECONDS = 600.0
 """Seconds after its start within which a machine must join its cluster. A machine that has not joined by then, or has
@@ -79,6 +79,32 @@ class _Room(NamedTuple):
         return _Room(self.template, *(round(part, 6) for part in left))
 
 
+def has_not_joined(machine: Running, fleet: Fleet) -> bool:
+    """Return True if a machine that its cluster does not list should have joined by now."""
+    return fleet.now - machine.since > JOIN_SECONDS
+
+
+def idle_machines(members: Mapping[str, Member], fleet: Fleet) -> Iterator[str]:
+    """Yield our machines that have no work, and those that have not joined the cluster in time."""
+    for name, machine in fleet.running.items():
+        member = members.get(name)
+        if not member.works if member else has_not_joined(machine, fleet):
+            yield name
+
+
+class IdleTimes:
+    """The times since which machines have been seen idle, for clusters that do not say so themselves."""
+
+    def __init__(self) -> None:
+        """Start without any machine, so that each machine counts as idle since its first update at most."""
+        self._since: dict[str, float] = {}
+
+    def update(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
+        """Return the seconds for which each machine that is idle now has been seen idle."""
+        self._since = {name: self._since.get(name, fleet.now) for name in idle_machines(members, fleet)}
+        return {name: fleet.now - since for name, since in self._since.items()}
+
+
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
     """Return the machines that work, take jobs, or have not joined in time; and the jobs that fit no template.
 
@@ -88,55 +114,39 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
     for name, machine in fleet.running.items():
         if member := members.get(name):
             (taken if member.works else idle)[_Room(machine.template, *member[:3])] += 1
-        elif fleet.now - machine.since > JOIN_SECONDS:
+        elif has_not_joined(machine, fleet):
             wanted[machine.template] += 1
-    sizes = sorted(fleet.shapes, key=lambda name: (*_size(fleet.shapes[name]), name))
-    placed = [(job, [name for name in sizes if job.fits(name, fleet.shapes[name])]) for job in jobs if job.number > 0]
-    for job, templates in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], sizes, fleet.shapes), reverse=True):
-        if templates:
-            _place(job, templates, (taken, idle), fleet.shapes[templates[0]])
+    sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
+    placed = []
+    for job in filter(lambda job: job.number > 0, jobs):
+        if templates := [name for name in sizes if job.fits(name, fleet.shapes[name])]:
+            # Large jobs first: by the size of their template, and by the share of its machine that a job takes.
+            shares = [need / size for need, size in zip(job[1:4], fleet.shapes[templates[0]][:3], strict=True) if size]
+            order = (sizes.index(templates[0]), max(shares), *job[1:4], -len(templates), job.format_need())
+            placed.append((order, job, templates))
         else:
             unfit[job.format_need()] += job.number
+    for _, job, templates in sorted(placed, key=lambda one: one[0], reverse=True):
+        new = Counter({_Room(templates[0], *fleet.shapes[templates[0]][:3]): job.number})
+        _place(job, templates, taken, (taken, idle, new))
     for room, machines in taken.items():
         wanted[room.template] += machines
     return Reading(wanted, None, unfit)
 
 
-def _size(shape: Shape) -> tuple[float, float, float]:
-    return shape.gpus, shape.cpus, shape.memory_mb
-
-
-def _rank(job: Jobs, templates: list[str], sizes: list[str], shapes: Mapping[str, Shape]) -> tuple[object, ...]:
-    """Return the position of jobs in the order of packing, which begins with the highest: by the size of their smallest
-    template, and by the largest share of its machine that a job takes. The order of the queue does not matter."""
-    if not templates:
-        return (-1,)
-    need, whole = (job.gpus, job.cpus, job.memory_mb), _size(shapes[templates[0]])
-    shares = [part / size for part, size in zip(need, whole, strict=True) if size]
-    return (sizes.index(templates[0]), max(shares), *need, -len(templates), job.format_need())
-
-
-def _place(jobs: Jobs, templates: list[str], rooms: tuple[Counter[_Room], Counter[_Room]], smallest: Shape) -> None:
-    """Place jobs into ``rooms``: machines that are taken, and machines without work, which become taken. Take new
-    machines of the smallest template for the jobs that are left."""
-    taken, _ = rooms
-    for found in rooms:
+def _place(jobs: Jobs, templates: list[str], taken: Counter[_Room], machines: tuple[Counter[_Room], ...]) -> None:
+    """Place jobs into the first of ``machines`` that fit, and move these machines to ``taken``."""
+    left = jobs.number
+    for found in machines:
         for room in [room for room in found if room.cpus + TOLERANCE >= jobs.cpus and room.template in templates]:
             if each := room.jobs_that_fit(jobs):
-                here = min(jobs.number, found[room] * each)
-                _fill(jobs._replace(number=here), room, each, taken, found)
-                if not (jobs := jobs._replace(number=jobs.number - here)).number:
+                here = min(left, found[room] * each)
+                full, rest = divmod(here, each)
+                found[room] -= full + bool(rest)
+                if not found[room]:
+                    del found[room]
+                for number, placed in ((full, each), (1, rest)):
+                    if number and placed:
+                        taken[room.without(jobs, placed)] += number
+                if not (left := left - here):
                     return
-    room = _Room(templates[0], smallest.cpus, smallest.memory_mb, smallest.gpus)
-    _fill(jobs, room, room.jobs_that_fit(jobs), taken, Counter())
-
-
-def _fill(jobs: Jobs, room: _Room, each: int, taken: Counter[_Room], found: Counter[_Room]) -> None:
-    """Place jobs, ``each`` into a machine, and move the machines from ``found`` to ``taken``."""
-    full, rest = divmod(jobs.number, each)
-    found[room] -= full + bool(rest)
-    if found[room] <= 0:
-        del found[room]
-    for machines, number in ((full, each), (1, rest)):
-        if machines and number:
-            taken[room.without(jobs, number)] += machines

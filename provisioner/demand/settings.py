@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from provisioner.demand.htcondor import HTCondorSettings
+from provisioner.demand.kubernetes import Kubernetes
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
+from provisioner.demand.slurm import Slurm
 from provisioner.demand.sources import SourceSettings
 from provisioner.hostfactory.templates import Provider
 from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
@@ -35,6 +37,8 @@ KINDS: Mapping[str, type[SourceSettings]] = {
     "htcondor": HTCondorSettings,
     "url": Url,
     "prometheus": Prometheus,
+    "slurm": Slurm,
+    "kubernetes": Kubernetes,
 }
 """The settings of each kind of source, by the value of ``kind``."""
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from provisioner.backends import BackendError
 from provisioner.backends.http import Query, Request, connect, exchange
@@ -32,19 +32,14 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 NO_SERIES = "the query found no series. If that means 0, append 'or vector(0)' to it"
 
 
-def _weekdays(text: str) -> frozenset[int]:
-    """Return the numbers of days such as ``mon-fri`` or ``sat,mon``. Raise ValueError for other texts."""
+def _weekdays(written: object) -> frozenset[int]:
+    """Return the numbers of days such as ``mon-fri`` or ``sat,mon``. Raise ValueError for another value."""
     found = set[int]()
-    for part in text.split(","):
+    for part in str(written).split(","):
         first, dash, last = part.strip().partition("-")
         begin, end = DAYS.index(first), DAYS.index(last if dash else first)
         found |= {day % len(DAYS) for day in range(begin, end + 1 + len(DAYS) * (end < begin))}
     return frozenset(found)
-
-
-def _check_days(text: str) -> str:
-    _weekdays(text)
-    return text
 
 
 def _check_zone(name: str) -> str:
@@ -56,7 +51,7 @@ def _check_zone(name: str) -> str:
     return name
 
 
-Days = Annotated[str, AfterValidator(_check_days), Expects("days such as mon-fri or sat,sun")]
+Days = Annotated[frozenset[int], BeforeValidator(_weekdays), Expects("days such as mon-fri or sat,sun")]
 WallTime = Annotated[
     str, StringConstraints(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$"), Expects('a time such as "18:00" (in quotes)')
 ]
@@ -99,9 +94,9 @@ class SimpleSource(SourceSettings):
             raise SourceError(format_expected("an object {template: number}, because no template is set", document))
         else:
             counts = {self.template: _count(document)}
-        unknown = {name: number for name, number in counts.items() if name not in fleet.shapes and number}
-        wanted = {name: number for name, number in counts.items() if name in fleet.shapes}
-        return Reading(wanted, None, {f"machines of the unknown template {name}": unknown[name] for name in unknown})
+        wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts}
+        unknown = {f"machines of the unknown template {name}": number for name, number in counts.items() if number}
+        return Reading(wanted, None, unknown)
 
 
 def _count(value: object) -> int:
@@ -137,7 +132,7 @@ class Fixed(SimpleSource):
 class Window(Section):
     """A part of the week."""
 
-    days: Days = "mon-sun"
+    days: Days = frozenset(range(7))
     """Days on which the window begins, for example mon-fri or sat,sun; default each day."""
     begin: WallTime = "00:00"
     """Local time of the begin; default "00:00"."""
@@ -153,7 +148,7 @@ class Window(Section):
         for day in (today - timedelta(days=1), today):
             last = day + timedelta(days=self.end <= self.begin)
             begin, end = min(_moments(day, self.begin, zone)), max(_moments(last, self.end, zone))
-            if day.weekday() in _weekdays(self.days) and begin <= now < end:
+            if day.weekday() in self.days and begin <= now < end:
                 return True
         return False
 

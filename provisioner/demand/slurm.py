@@ -1,0 +1,162 @@
+"""Pending jobs of a Slurm cluster as demand, by Slurm's own commands. A machine is known to Slurm under its own name.
+
+``squeue`` prints one line for each pending element of a job array, because the list of elements in one line is cut off.
+Nodes are read before jobs, so that a job that starts in between is not counted twice.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from provisioner.backends.responses import ODD_RESPONSES, words
+from provisioner.demand.packing import IdleTimes, Jobs, Member, pack
+from provisioner.demand.simple_sources import run_program_of_source
+from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
+from provisioner.schema.setting_types import Duration
+from provisioner.schema.validation import Expects
+
+FIELDS = {"Partition": 100, "Reason": 40, "NumNodes": 12, "NumTasks": 12, "tres-alloc": 160, "tres-per-node": 60}
+"""Columns of ``squeue --Format`` with their widths in characters."""
+SQUEUE = (
+    *("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING"),
+    "--Format=" + ",".join(f"{name}:{width}" for name, width in FIELDS.items()),
+)
+SCONTROL = ("scontrol", "--oneliner", "show", "nodes")
+MOST_BYTES = 100 << 20
+"""Most bytes of an output. A hundred thousand jobs have 40 MB."""
+
+NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|State|CfgTRES|AllocTRES)=(\S*)")
+TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+"""Words of the state of a node that takes jobs."""
+WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED"} | {"DRAIN"}
+"""Words of the state of a node that has no work and is not meant for a certain job."""
+LOST = frozenset({"DOWN", "FUTURE", "POWERED_DOWN"})
+"""Words of the state of a node whose jobs Slurm has given up."""
+GPU = re.compile(r"\bgpu\b(?::[A-Za-z]\w*)?[:=](\d+)")
+"""A number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
+UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+
+Partitions = Annotated[
+    Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]],
+    Expects("a mapping of partitions to lists of templates"),
+]
+Reasons = Annotated[frozenset[str], Field(strict=False), Expects("a list of Slurm's reasons")]
+
+
+class Slurm(SourceSettings):
+    """The pending jobs of a Slurm cluster, as ``squeue`` lists them. The user needs the right to see all jobs, if
+    ``PrivateData`` hides the jobs of others."""
+
+    kind: Literal["slurm"] = "slurm"
+    """Kind of the source."""
+    partitions: Partitions = Field(default_factory=dict)
+    """Templates whose machines join each partition; an empty list means all templates. Jobs of other partitions do not
+    count. Default all partitions and all templates."""
+    reasons: Reasons = frozenset({"Resources", "Priority"})
+    """Reasons of the pending jobs that count; default Resources and Priority. Held jobs, jobs before their begin time
+    and jobs with a dependency have other reasons, and so have jobs at a limit."""
+    prefix: Annotated[tuple[str, ...], Field(strict=False), Expects("a list of texts")] = ()
+    """Beginning of each command, for example [ssh, login-node]; default none."""
+    timeout_seconds: Duration = 30.0
+    """Seconds within which each command must end; default 30."""
+
+    def open(self) -> Source:
+        """Return the source."""
+        return SlurmQueue(self)
+
+    def templates(self) -> set[str]:
+        """Return the templates of the partitions."""
+        return {template for templates in self.partitions.values() for template in templates}
+
+
+class SlurmQueue:
+    """The pending jobs of a Slurm cluster, and its nodes that are machines of ours."""
+
+    def __init__(self, settings: Slurm) -> None:
+        """Prepare the commands."""
+        self._settings, self._idle = settings, IdleTimes()
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return the machines that work or have to take the pending jobs. Raise SourceError if a command fails or
+        prints another form than Slurm's."""
+        members = read_members(self._run(*SCONTROL), fleet) if fleet.running else {}
+        jobs = read_jobs(self._run(*SQUEUE), self._settings, fleet)
+        return pack(jobs, members, fleet)._replace(idle=self._idle.update(members, fleet))
+
+    def _run(self, *argv: str) -> str:
+        return run_program_of_source((*self._settings.prefix, *argv), self._settings.timeout_seconds, MOST_BYTES)
+
+
+def read_jobs(output: str, settings: Slurm, fleet: Fleet) -> list[Jobs]:
+    """Return the jobs that count in the lines of ``squeue``. Raise SourceError for a line that is not understood."""
+    found = []
+    for line, number in Counter(output.splitlines()).items():
+        try:
+            found += _read_job(line, number, settings, fleet)
+        except ODD_RESPONSES as error:
+            raise SourceError(words(f"squeue: not understood ({error}): {line}")) from error
+    return found
+
+
+def _read_job(line: str, number: int, settings: Slurm, fleet: Fleet) -> list[Jobs]:
+    """Return the parts of ``number`` equal jobs: one for each node, or for each task if the part of a node fits no
+    template, because the job may use more nodes. The result is empty if the job does not count."""
+    columns, begin = {}, 0
+    for name, width in FIELDS.items():
+        column = line[begin : (begin := begin + width)]
+        if len(column) < width or not column.endswith(" "):
+            raise ValueError(f"{name} is cut off")
+        columns[name] = column.strip()
+    partitions = [name for name in columns["Partition"].split(",") if name in settings.partitions]
+    if columns["Reason"] not in settings.reasons or (settings.partitions and not partitions):
+        return []
+    templates = frozenset(template for name in partitions for template in settings.partitions[name]) or None
+    nodes, (cpus, memory_mb, gpus) = max(1, int(columns["NumNodes"])), read_resources(columns["tres-alloc"])
+    if not gpus and (found := GPU.search(columns["tres-per-node"])):
+        gpus = nodes * float(found[1])
+    jobs = [
+        Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates=templates)
+        for parts in (nodes, max(nodes, int(columns["NumTasks"])))
+    ]
+    return [next((job for job in jobs if any(job.fits(*one) for one in fleet.shapes.items())), jobs[0])]
+
+
+def read_resources(text: str) -> tuple[float, float, float]:
+    """Return processors, memory in MB and GPUs of a list such as ``cpu=4,mem=16G,node=1,gres/gpu=2``. Raise ValueError
+    for another text."""
+    found: dict[str, Any] = dict(
+        part.split("=", 1) for part in text.split(",") if part and text not in ("N/A", "(null)")
+    )
+    memory = re.fullmatch(r"([\d.]+)([KMGTP]?)", found.get("mem", "0"))
+    if memory is None:
+        raise ValueError(f"memory {found['mem']!r}")
+    megabytes = float(memory[1]) * UNITS[memory[2] or "M"]
+    return float(found.get("cpu", 0)), math.ceil(megabytes), float(found.get("gres/gpu", 0))
+
+
+def read_members(output: str, fleet: Fleet) -> dict[str, Member]:
+    """Return our machines among the nodes that ``scontrol`` prints, without lost nodes. Raise SourceError for another
+    output."""
+    members = {}
+    for line in output.splitlines():
+        # A reason at the end of the line may contain anything, so the first value counts.
+        fields = dict(reversed(NODE_FIELD.findall(line)))
+        names = [fields.get(key, "").partition(".")[0] for key in ("NodeName", "NodeHostName")]
+        name = next((name for name in names if name in fleet.running), None)
+        if name is None:
+            continue
+        try:
+            state = frozenset(re.findall(r"[A-Z_]+|\*", fields["State"]))
+            whole, used = read_resources(fields["CfgTRES"]), read_resources(fields["AllocTRES"])
+        except ODD_RESPONSES as error:
+            raise SourceError(words(f"scontrol: not understood ({error!r}): {line}")) from error
+        free = [total - taken if state <= TAKES_JOBS else 0.0 for total, taken in zip(whole, used, strict=True)]
+        if not state & LOST or any(used):
+            members[name] = Member(free[0], free[1], free[2], works=not state <= WITHOUT_WORK or any(used))
+    return members

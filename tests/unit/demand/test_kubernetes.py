@@ -1,0 +1,229 @@
+"""Unschedulable pods as demand: effective requests, nodes, and the lists that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from provisioner.backends import BackendError
+from provisioner.backends.gke.api import KubeApi
+from provisioner.demand.kubernetes import MIRROR, Kubernetes, merge, read_members, read_pod, requested
+from provisioner.demand.packing import Jobs, Member
+from provisioner.demand.sources import Fleet, Running, Shape, SourceError
+from provisioner.model import ErrorClass
+
+NOW = 1_800_000_000.0
+SHAPES = {"Small": Shape(4, 16_000, 0, {}), "Gpu": Shape(8, 32_000, 2, {})}
+FLEET = Fleet(NOW, SHAPES, {name: Running("Small", NOW - 100) for name in ("hf-1-1", "hf-1-2")})
+
+
+def container(*, always: bool = False, **requests: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": "c", "resources": {"requests": requests}}
+    return made | ({"restartPolicy": "Always"} if always else {})
+
+
+def pod(spec: Mapping[str, Any] | None = None, reason: str = "Unschedulable", **metadata: object) -> dict[str, Any]:
+    """Return a pod that waits for a node."""
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": reason}
+    whole = {"containers": [container(cpu="1", memory="1Gi")], **(spec or {})}
+    return {"metadata": {"name": "p", **metadata}, "spec": whole, "status": {"conditions": [scheduled]}}
+
+
+# --- effective requests (kubernetes.io/docs/concepts/resource-management/effective-pod-requests-limits) ---------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"containers": [container(cpu="1"), container(cpu="500m")]}, 1.5),
+        ({"containers": [container(cpu="1")], "initContainers": [container(cpu="3"), container(cpu="2")]}, 3),
+        ({"containers": [container(cpu="3")], "initContainers": [container(cpu="2")]}, 3),
+        (
+            {
+                "containers": [container(cpu="1")],
+                "initContainers": [container(cpu="2"), container(always=True, cpu="1"), container(cpu="2")],
+            },
+            3,
+        ),
+        ({"containers": [container(cpu="2")], "initContainers": [container(always=True, cpu="1")]}, 3),
+        ({"containers": [container(cpu="1")], "overhead": {"cpu": "250m"}}, 1.25),
+        ({"containers": [container(cpu="1")], "resources": {"requests": {"cpu": "4"}}}, 4),
+        ({"containers": [{"name": "c", "resources": {"limits": {"cpu": "2"}}}]}, 2),
+        ({"containers": [{"name": "c"}], "initContainers": None}, 0),
+    ],
+    ids=[
+        *("sum of containers", "largest init container", "containers exceed it", "beside an earlier sidecar"),
+        *("sidecars run on", "overhead", "request of the whole pod", "limit without a request", "no request"),
+    ],
+)
+def test_the_effective_request_is_that_of_the_scheduler(spec: Mapping[str, Any], expected: float) -> None:
+    assert requested(spec, "cpu") == expected
+
+
+cores = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=4)
+
+
+@given(cores, st.integers(0, 4))
+def test_the_request_suffices_at_each_moment_and_not_more(inits: list[tuple[int, bool]], main: int) -> None:
+    """Follow the pod's start: each init container runs beside the sidecars that have started."""
+    running, moments = 0, [0]
+    for cpus, is_sidecar in inits:
+        moments.append(running + cpus)
+        running += cpus * is_sidecar
+    moments.append(running + main)
+    spec = {
+        "initContainers": [container(always=always, cpu=str(cpus)) for cpus, always in inits],
+        "containers": [container(cpu=str(main))],
+    }
+    assert requested(spec, "cpu") == max(moments)
+
+
+# --- pods -------------------------------------------------------------------------------------------------------------
+
+
+def jobs(waiting: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]] | None = None) -> list[Jobs]:
+    return read_pod(waiting, labels or {}, FLEET)
+
+
+def test_an_unschedulable_pod_is_a_job_of_its_request() -> None:
+    assert jobs(pod()) == [Jobs(1, 1, 1024)]
+    limits = {"resources": {"limits": {"nvidia.com/gpu": "1", "memory": "1500k"}}}
+    assert jobs(pod({"containers": [limits]})) == [Jobs(1, 0, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        pod(reason="SchedulingGated"),
+        pod(deletionTimestamp="2026-11-27T20:00:00Z"),
+        pod() | {"status": {}},
+        pod() | {"status": {**pod()["status"], "nominatedNodeName": "n1"}},
+    ],
+    ids=["gated", "being deleted", "not tried yet", "others are preempted for it"],
+)
+def test_a_pod_that_a_new_node_would_not_help_does_not_count(waiting: Mapping[str, Any]) -> None:
+    assert jobs(waiting) == []
+
+
+def test_a_node_selector_decides_on_the_templates() -> None:
+    labels = {"Small": {"team": "risk", "disk": "ssd"}}
+    assert jobs(pod({"nodeSelector": {"team": "risk"}}), labels)[0].templates == {"Small"}
+    assert jobs(pod({"nodeSelector": {"team": "web"}}), labels)[0].templates == frozenset()
+    assert jobs(pod({"nodeSelector": {"kubernetes.io/os": "linux"}}), labels)[0].templates is None
+
+
+def test_equal_pods_are_one_group() -> None:
+    pods = [pod(), pod(), pod({"nodeSelector": {"team": "risk"}})]
+    assert merge(job for one in pods for job in jobs(one)) == [
+        Jobs(2, 1, 1024),
+        Jobs(1, 1, 1024, templates=frozenset()),
+    ]
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def node(name: str = "hf-1-1", ready: str = "True", **spec: object) -> dict[str, Any]:
+    status = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {"cpu": "3920m", "memory": "15625Mi", "pods": "110"},
+    }
+    return {"metadata": {"name": name}, "spec": spec, "status": status}
+
+
+def bound(owner: str = "", **annotations: str) -> dict[str, Any]:
+    """Return a pod on the node hf-1-1."""
+    metadata = {"annotations": annotations, "ownerReferences": [{"kind": owner}] if owner else None}
+    return pod({"nodeName": "hf-1-1", "containers": [container(cpu="1", memory="5Mi")]}, "", **metadata)
+
+
+@pytest.mark.parametrize(
+    ("found", "pods", "expected"),
+    [
+        (node(), [], Member(3.92, 15_625, 0, works=False)),
+        (node("hf-1-1.c.project.internal"), [], Member(3.92, 15_625, 0, works=False)),
+        (node(), [bound()], Member(2.92, 15_625 - 5, 0, works=True)),
+        (node(), [bound("Job"), bound("DaemonSet")], Member(1.92, 15_625 - 10, 0, works=True)),
+        (node(), [bound("DaemonSet")], Member(2.92, 15_625 - 5, 0, works=False)),
+        (node(), [bound("Node", **{MIRROR: "x"})], Member(2.92, 15_625 - 5, 0, works=False)),
+        (node(unschedulable=True), [], Member(0, 0, 0, works=False)),
+        (node(ready="Unknown"), [bound()], Member(0, 0, 0, works=True)),
+        (node(), [bound()] * 5, Member(0, 15_600, 0, works=True)),
+    ],
+    ids=["empty", "full name", "pod", "pods", "DaemonSet", "mirror", "cordoned", "not ready", "more than it has"],
+)
+def test_a_node_works_if_it_has_a_pod_of_its_own(found: object, pods: list[Any], expected: Member) -> None:
+    (member,) = read_members([found], pods, FLEET).values()
+    assert member == pytest.approx(expected)
+
+
+def test_nodes_that_are_not_ours_are_left_out() -> None:
+    assert read_members([node("web"), node("hf-1-2")], [], FLEET).keys() == {"hf-1-2"}
+
+
+# --- the source -------------------------------------------------------------------------------------------------------
+
+
+class Lists:
+    """The lists of an API server, and the calls that asked for them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, Mapping[str, str]]] = []
+        self.nodes, self.bound, self.waiting = list[Any](), list[Any](), list[Any]()
+        monkeypatch.setattr(KubeApi, "items", lambda _, path, query: self.items(path, query))
+
+    def items(self, path: str, query: Mapping[str, str]) -> Iterator[Any]:
+        self.calls.append((path, query))
+        if path.endswith("/nodes"):
+            yield from self.nodes
+        else:
+            yield from self.bound if "spec.nodeName!=" in query["fieldSelector"] else self.waiting
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> Lists:
+    return Lists(monkeypatch)
+
+
+def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists) -> None:
+    source = Kubernetes(endpoint="http://127.0.0.1:1").open()
+    lists.nodes, lists.waiting = [node("hf-1-1"), node("hf-1-2")], [pod()] * 5
+    lists.nodes[1]["status"]["conditions"] = []
+    first = source.read(FLEET)
+    assert (dict(first.wanted), first.idle) == ({"Small": 2}, {"hf-1-1": 0, "hf-1-2": 0}), "a ready and a new one"
+    assert [path for path, _ in lists.calls] == ["/api/v1/pods", "/api/v1/nodes", "/api/v1/pods"]
+    lists.bound, lists.waiting = [bound()], []
+    second = source.read(FLEET._replace(now=NOW + 30))
+    assert (dict(second.wanted), second.idle) == ({"Small": 1}, {"hf-1-2": 30})
+
+
+def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists) -> None:
+    source = Kubernetes(endpoint="http://127.0.0.1:1", namespaces=("a", "b"), selector="team=risk").open()
+    lists.waiting = [pod()]
+    assert source.read(FLEET._replace(running={})).wanted == {"Small": 1}
+    assert [path for path, _ in lists.calls] == ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"]
+    assert {query["labelSelector"] for _, query in lists.calls} == {"team=risk"}
+
+
+def test_a_failed_list_or_an_odd_pod_is_a_failed_read(lists: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Kubernetes(endpoint="http://127.0.0.1:1").open()
+    lists.waiting = [{**pod(), "spec": {}}]
+    with pytest.raises(SourceError, match="answer not understood"):
+        source.read(FLEET)
+
+    def refuse(*_: object) -> Iterator[Any]:
+        raise BackendError(ErrorClass.DENIED, "pods is forbidden")
+
+    monkeypatch.setattr(lists, "items", refuse)
+    with pytest.raises(SourceError, match="pods is forbidden"):
+        source.read(FLEET)
+
+
+def test_a_login_that_names_no_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing cannot be used"):
+        Kubernetes(kubeconfig=tmp_path / "missing").open()

@@ -1,0 +1,245 @@
+"""Pending jobs and nodes as Slurm's commands print them, and what they want.
+
+The columns are those of squeue(1), ``--Format``. The lines of nodes are those of ``scontrol show nodes --oneliner`` of
+Slurm 22.05 (Debian 12) and of later versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from provisioner.demand import slurm
+from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
+from provisioner.demand.slurm import FIELDS, Slurm, read_jobs, read_members, read_resources
+from provisioner.demand.sources import Fleet, Running, Shape, SourceError
+
+SHAPES = {
+    "Small": Shape(4, 16_000, 0, {}),
+    "Large": Shape(16, 64_000, 0, {}),
+    "Gpu": Shape(16, 64_000, 2, {}),
+}
+NOW = 1_800_000_000.0
+FLEET = Fleet(NOW, SHAPES, {name: Running("Small", NOW - 100) for name in ("hf-1-1", "hf-1-2")})
+
+
+def line(
+    tres: str = "cpu=1,mem=1000M,node=1,billing=1",
+    *,
+    partition: str = "grid",
+    reason: str = "Resources",
+    nodes: int = 1,
+    tasks: int = 1,
+    per_node: str = "N/A",
+) -> str:
+    """Return a line of squeue."""
+    values = (partition, reason, str(nodes), str(tasks), tres, per_node)
+    return "".join(value[:width].ljust(width) for value, width in zip(values, FIELDS.values(), strict=True)) + "\n"
+
+
+def jobs(*lines: str, **settings: object) -> list[Jobs]:
+    return read_jobs("".join(lines), Slurm.model_validate(settings), FLEET)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("cpu=4,mem=16G,node=1,billing=4", (4, 16_384, 0)),
+        ("cpu=1,mem=1000M,node=1,billing=1,gres/gpu=2,gres/gpu:a100=2", (1, 1000, 2)),
+        ("cpu=1,mem=1.50T", (1, 1_572_864, 0)),
+        ("cpu=1,mem=512K", (1, 1, 0)),
+        ("cpu=1,mem=100", (1, 100, 0)),
+        ("cpu=1,node=1,billing=1", (1, 0, 0)),
+        ("", (0, 0, 0)),
+        ("N/A", (0, 0, 0)),
+        ("(null)", (0, 0, 0)),
+    ],
+)
+def test_resources_are_processors_megabytes_and_gpus(written: str, expected: tuple[float, ...]) -> None:
+    assert read_resources(written) == expected
+
+
+@pytest.mark.parametrize("written", ["cpu", "cpu=many", "mem=4X", "mem="])
+def test_other_resources_are_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_resources(written)
+
+
+def test_equal_lines_are_one_group_of_jobs() -> None:
+    assert jobs(line(), line(), line("cpu=2,mem=4G,node=1")) == [Jobs(2, 1, 1000), Jobs(1, 2, 4096)]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("Dependency", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit", "QOSMaxJobsPerUserLimit"),
+        *(
+            "AssocGrpCpuLimit",
+            "PartitionDown",
+            "Licenses",
+            "Reservation",
+            "ReqNodeNotAvail",
+            "DependencyNeverSatisfied",
+        ),
+    ],
+)
+def test_a_job_that_no_machine_would_start_does_not_count(reason: str) -> None:
+    assert jobs(line(reason=reason)) == []
+    assert jobs(line(reason=reason), reasons=[reason]) == [Jobs(1, 1, 1000)]
+
+
+def test_jobs_for_resources_and_for_priority_count() -> None:
+    assert jobs(line(reason="Resources"), line(reason="Priority")) == [Jobs(1, 1, 1000), Jobs(1, 1, 1000)]
+
+
+def test_a_partition_decides_on_the_templates() -> None:
+    settings = {"partitions": {"grid": ["Small"], "big": ["Small", "Large"]}}
+    assert jobs(line(), **settings)[0].templates == {"Small"}
+    assert jobs(line(partition="big,grid"), **settings)[0].templates == {"Small", "Large"}
+    assert jobs(line(partition="other"), **settings) == []
+    assert jobs(line(partition="other,grid"), **settings)[0].templates == {"Small"}
+    assert Slurm.model_validate(settings).templates() == {"Small", "Large"}
+
+
+def test_a_job_on_several_nodes_is_a_part_for_each() -> None:
+    assert jobs(line("cpu=8,mem=8G,node=4", nodes=4, tasks=8)) == [Jobs(4, 2, 2048)]
+
+
+def test_a_job_that_fits_no_node_is_spread_by_tasks() -> None:
+    """``NumNodes`` of a pending job is a minimum: 64 tasks without --nodes may run on many nodes."""
+    assert jobs(line("cpu=64,mem=64000M,node=1", tasks=64)) == [Jobs(64, 1, 1000)]
+    assert jobs(line("cpu=64,mem=64000M,node=1", tasks=1)) == [Jobs(1, 64, 64_000)], "one task cannot be spread"
+
+
+def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> None:
+    assert jobs(line("cpu=2,mem=1G,node=2,gres/gpu=4", nodes=2)) == [Jobs(2, 1, 512, 2)]
+    for request in ("gres:gpu:2", "gres/gpu:2", "gpu:2", "gres:gpu:a100:2", "gres/gpu=2"):
+        assert jobs(line("cpu=2,mem=1G,node=2", nodes=2, per_node=request)) == [Jobs(2, 1, 512, 2)], request
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+        line()[:-30],
+        line("cpu=1,mem=1000M," + "gres/license:x=1," * 20),
+        line(partition="p," * 60),
+        line("cpu=one"),
+        line(nodes="four"),  # type: ignore[arg-type]
+        "\n",
+    ],
+    ids=["an error", "a short line", "cut resources", "cut partitions", "no number", "no nodes", "an empty line"],
+)
+def test_a_line_of_another_form_or_a_column_that_may_be_cut_off_is_a_failed_read(wrong: str) -> None:
+    with pytest.raises(SourceError, match="squeue: not understood"):
+        jobs(line(), wrong)
+
+
+def test_an_empty_queue_wants_nothing() -> None:
+    assert jobs() == []
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+NODE = (
+    "NodeName={name} Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUTot=4 CPULoad=0.19 AvailableFeatures=(null) "
+    "ActiveFeatures=(null) Gres=(null) NodeAddr=10.0.0.7 NodeHostName={host} Version=22.05.8 OS=Linux 6.1.0 #1 SMP "
+    "RealMemory=16000 AllocMem=0 FreeMem=15000 Sockets=4 Boards=1 State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 "
+    "Owner=N/A MCS_label=N/A Partitions=grid  BootTime=2026-11-27T05:22:54 SlurmdStartTime=2026-11-27T20:00:00 "
+    "LastBusyTime=2026-11-27T20:00:00 CfgTRES=cpu=4,mem=16000M,billing=4 AllocTRES={used} CapWatts=n/a CurrentWatts=0 "
+    "AveWatts=0 ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s {more}\n"
+)
+
+
+def node(state: str = "IDLE", used: str = "", *, name: str = "hf-1-1", host: str = "", more: str = "") -> str:
+    """Return a line of scontrol."""
+    return NODE.format(name=name, host=host or name, state=state, used=used, more=more)
+
+
+IDLE, DRAINED, BUSY = Member(4, 16_000, 0, works=False), Member(0, 0, 0, works=False), Member(0, 0, 0, works=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "used", "expected"),
+    [
+        ("IDLE", "", IDLE),
+        ("IDLE+DYNAMIC_NORM", "", IDLE),
+        ("IDLE+CLOUD", "", IDLE),
+        ("MIXED", "cpu=1,mem=1000M", Member(3, 15_000, 0, works=True)),
+        ("ALLOCATED", "cpu=4,mem=4G", Member(0, 11_904, 0, works=True)),
+        ("IDLE+DRAIN", "", DRAINED),
+        ("MIXED+DRAIN", "cpu=1,mem=1000M", BUSY),
+        ("IDLE+COMPLETING", "", BUSY),
+        ("IDLE+PLANNED", "", BUSY),
+        ("IDLE+RESERVED", "", BUSY),
+        ("IDLE*", "", BUSY),
+        ("IDLE+NOT_RESPONDING", "", BUSY),
+        ("ALLOCATED*", "cpu=4,mem=4G", BUSY),
+        ("UNKNOWN", "", BUSY),
+        ("DOWN*", "cpu=4,mem=4G", BUSY),
+        ("DOWN*", "", None),
+        ("DOWN+DYNAMIC_NORM+NOT_RESPONDING", "", None),
+        ("IDLE+CLOUD+POWERED_DOWN", "", None),
+    ],
+)
+def test_only_a_node_that_is_surely_without_work_is_idle(state: str, used: str, expected: Member | None) -> None:
+    """A node that does not respond keeps its jobs until Slurm calls it DOWN (slurm.conf(5), SlurmdTimeout)."""
+    found = read_members(node(state, used), FLEET)
+    assert found == ({} if expected is None else {"hf-1-1": expected})
+
+
+def test_a_machine_is_found_by_the_name_or_the_host_name_of_its_node() -> None:
+    lines = [node(name="cloud1", host="hf-1-1.example.org"), node(name="hf-1-2"), node(name="web")]
+    assert read_members("".join(lines), FLEET).keys() == {"hf-1-1", "hf-1-2"}
+
+
+def test_a_reason_cannot_change_a_node() -> None:
+    reason = "Reason=State=IDLE NodeName=hf-1-2 AllocTRES= [root@2026-11-27T20:00:00]"
+    assert read_members(node("MIXED", "cpu=4,mem=16000M", more=reason), FLEET) == {"hf-1-1": BUSY}
+
+
+def test_a_node_without_its_fields_is_a_failed_read() -> None:
+    with pytest.raises(SourceError, match="scontrol: not understood"):
+        read_members("NodeName=hf-1-1 State=IDLE\n", FLEET)
+
+
+def test_no_nodes_are_no_members() -> None:
+    assert read_members("No nodes in the system\n", FLEET) == {}
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outputs: Mapping[str, list[str]] = {
+        "scontrol": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), node("MIXED", "cpu=4,mem=1G")],
+        "squeue": [line(), line("cpu=4,mem=1G,node=1"), ""],
+    }
+    calls = []
+
+    def run(argv: tuple[str, ...], seconds: float, most_bytes: int) -> str:
+        assert (seconds, most_bytes) == (7.0, slurm.MOST_BYTES)
+        assert argv[:2] == ("ssh", "head")
+        calls.append(argv[2])
+        return outputs[argv[2]].pop(0)
+
+    monkeypatch.setattr(slurm, "run_program_of_source", run)
+    source = Slurm(prefix=("ssh", "head"), timeout_seconds=7.0).open()
+    first = source.read(FLEET)
+    assert (dict(first.wanted), first.idle) == ({"Small": 1}, {"hf-1-1": 0.0})
+    second = source.read(FLEET._replace(now=NOW + 30))
+    assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
+    third = source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
+    assert (dict(third.wanted), third.idle) == ({"Small": 2}, {"hf-1-2": 0.0}), "the other has left the cluster"
+    assert calls == ["scontrol", "squeue"] * 3
+
+
+def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or line())
+    reading = Slurm().open().read(FLEET._replace(running={}))
+    assert (dict(reading.wanted), reading.idle) == ({"Small": 1}, {})
+    assert calls == [slurm.SQUEUE]
