@@ -22,7 +22,7 @@ from provisioner.backends.responses import translated_errors
 from provisioner.demand.packing import IdleTimes, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
 from provisioner.optional_packages import extra, require_packages
-from provisioner.schema.setting_types import Endpoint, OptionalFile, OptionalSecretFile, OptionalText
+from provisioner.schema.setting_types import OptionalSecretFile, OptionalText
 from provisioner.schema.validation import Expects
 
 Amounts = tuple[float, float, float]
@@ -54,12 +54,6 @@ class Kubernetes(SourceSettings):
     the pod that ``provisioner demand`` runs in."""
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
-    endpoint: Endpoint = None
-    """Address of the API server instead of a kubeconfig, with Google's credentials; default none."""
-    ca_file: OptionalFile = None
-    """Certificate authority of the endpoint (PEM); default the system's."""
-    credentials: OptionalSecretFile = None
-    """Key file of a service account for the endpoint; default application-default credentials."""
 
     def open(self) -> Source:
         """Return the source. Raise SourceError if the settings name no usable cluster."""
@@ -74,11 +68,10 @@ class PodQueue:
         with require_packages(extra("gke")):
             from provisioner.backends.gke.login import connect
 
-        named = settings.kubeconfig or (Path(os.environ["KUBECONFIG"]) if os.environ.get("KUBECONFIG") else None)
-        login = settings.model_dump(include={"context", "endpoint", "ca_file", "credentials"})
-        kubeconfig = None if settings.endpoint else named
+        named = settings.kubeconfig or os.environ.get("KUBECONFIG")
+        file, unused = Path(named) if named else None, Path(os.devnull)
         try:
-            self._api = connect(GkePool.model_construct(name="demand", kubeconfig=kubeconfig, **login))
+            self._api = connect(GkePool(name="demand", pod_spec=unused, kubeconfig=file, context=settings.context))
         except BackendError as error:
             raise SourceError(error.failure.text.partition(";")[0]) from error
         self._settings, self._idle = settings, IdleTimes()

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from provisioner.demand.sources import Fleet, Reading, Running, Shape
+from provisioner.demand.sources import Fleet, Reading, Shape
 
 JOIN_SECONDS = 600.0
 """Seconds after its start within which a machine must join its cluster. A machine that has not joined by then, or has
@@ -29,23 +29,19 @@ class Jobs(NamedTuple):
     cpus: float
     memory_mb: float
     gpus: float = 0.0
-    attributes: Mapping[str, str] = {}
-    """Attributes that the template must have with these values."""
     templates: Collection[str] | None = None
     """Templates whose machines may run the jobs; None: all templates."""
 
     def fits(self, template: str, shape: Shape) -> bool:
         """Return True if an empty machine of the template can run such a job. A job without GPUs does not fit a machine
         with GPUs, because that would be a waste."""
-        is_large_enough = self.cpus <= shape.cpus and self.memory_mb <= shape.memory_mb and self.gpus <= shape.gpus
+        is_large_enough = all(need <= size for need, size in zip(self[1:4], shape[:3], strict=True))
         is_allowed = self.templates is None or template in self.templates
-        has_attributes = self.attributes.items() <= shape.attributes.items()
-        return is_large_enough and is_allowed and has_attributes and bool(self.gpus) == bool(shape.gpus)
+        return is_large_enough and is_allowed and bool(self.gpus) == bool(shape.gpus)
 
     def format_need(self) -> str:
         """Return what a job needs, for operators."""
         parts = [f"{self.cpus:g} CPUs, {self.memory_mb:g} MB", f"{self.gpus:g} GPUs" if self.gpus else ""]
-        parts += [f"{name}={value}" for name, value in sorted(self.attributes.items())]
         parts += [] if self.templates is None else [f"on {' or '.join(sorted(self.templates)) or 'no template'}"]
         return ", ".join(filter(None, parts))
 
@@ -70,26 +66,13 @@ class _Room(NamedTuple):
 
     def jobs_that_fit(self, jobs: Jobs) -> int:
         """Return how many of the jobs one machine can take, at most all."""
-        parts = ((self.cpus, jobs.cpus), (self.memory_mb, jobs.memory_mb), (self.gpus, jobs.gpus))
-        return min([jobs.number, *(math.floor(free / need + TOLERANCE) for free, need in parts if need)])
+        pairs = zip(self[1:], jobs[1:4], strict=True)
+        return min([jobs.number, *(math.floor(free / need + TOLERANCE) for free, need in pairs if need)])
 
     def without(self, jobs: Jobs, number: int) -> _Room:
         """Return the room that is left after some of the jobs have been placed."""
-        left = self.cpus - number * jobs.cpus, self.memory_mb - number * jobs.memory_mb, self.gpus - number * jobs.gpus
-        return _Room(self.template, *(round(part, 6) for part in left))
-
-
-def has_not_joined(machine: Running, fleet: Fleet) -> bool:
-    """Return True if a machine that its cluster does not list should have joined by now."""
-    return fleet.now - machine.since > JOIN_SECONDS
-
-
-def idle_machines(members: Mapping[str, Member], fleet: Fleet) -> Iterator[str]:
-    """Yield our machines that have no work, and those that have not joined the cluster in time."""
-    for name, machine in fleet.running.items():
-        member = members.get(name)
-        if not member.works if member else has_not_joined(machine, fleet):
-            yield name
+        pairs = zip(self[1:], jobs[1:4], strict=True)
+        return _Room(self.template, *(round(free - number * need, 6) for free, need in pairs))
 
 
 class IdleTimes:
@@ -100,8 +83,11 @@ class IdleTimes:
         self._since: dict[str, float] = {}
 
     def update(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
-        """Return the seconds for which each machine that is idle now has been seen idle."""
-        self._since = {name: self._since.get(name, fleet.now) for name in idle_machines(members, fleet)}
+        """Return the seconds for which each machine that is idle now has been seen idle. A machine that has not joined
+        in time is idle, too."""
+        joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
+        works = joins | {name: member.works for name, member in members.items()}
+        self._since = {name: self._since.get(name, fleet.now) for name in fleet.running if not works[name]}
         return {name: fleet.now - since for name, since in self._since.items()}
 
 
@@ -114,7 +100,7 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
     for name, machine in fleet.running.items():
         if member := members.get(name):
             (taken if member.works else idle)[_Room(machine.template, *member[:3])] += 1
-        elif has_not_joined(machine, fleet):
+        elif fleet.now - machine.since > JOIN_SECONDS:
             wanted[machine.template] += 1
     sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
     placed = []

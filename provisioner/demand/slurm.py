@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import accumulate, starmap
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -23,10 +24,8 @@ from provisioner.schema.validation import Expects
 
 FIELDS = {"Partition": 100, "Reason": 40, "NumNodes": 12, "NumTasks": 12, "tres-alloc": 160, "tres-per-node": 60}
 """Columns of ``squeue --Format`` with their widths in characters."""
-SQUEUE = (
-    *("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING"),
-    "--Format=" + ",".join(f"{name}:{width}" for name, width in FIELDS.items()),
-)
+FORMAT = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
+SQUEUE = ("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING", f"--Format={FORMAT}")
 SCONTROL = ("scontrol", "--oneliner", "show", "nodes")
 MOST_BYTES = 100 << 20
 """Most bytes of an output. A hundred thousand jobs have 40 MB."""
@@ -42,10 +41,8 @@ GPU = re.compile(r"\bgpu\b(?::[A-Za-z]\w*)?[:=](\d+)")
 """A number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
-Partitions = Annotated[
-    Mapping[str, Annotated[tuple[str, ...], Field(strict=False)]],
-    Expects("a mapping of partitions to lists of templates"),
-]
+Templates = Annotated[tuple[str, ...], Field(strict=False)]
+Partitions = Annotated[Mapping[str, Templates], Expects("a mapping of partitions to lists of templates")]
 Reasons = Annotated[frozenset[str], Field(strict=False), Expects("a list of Slurm's reasons")]
 
 
@@ -98,33 +95,39 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet) -> list[Jobs]:
     found = []
     for line, number in Counter(output.splitlines()).items():
         try:
-            found += _read_job(line, number, settings, fleet)
+            columns = _columns(line)
+            if columns["Reason"] in settings.reasons:
+                found += _read_job(columns, number, settings.partitions, fleet)
         except ODD_RESPONSES as error:
             raise SourceError(words(f"squeue: not understood ({error}): {line}")) from error
     return found
 
 
-def _read_job(line: str, number: int, settings: Slurm, fleet: Fleet) -> list[Jobs]:
+def _columns(line: str) -> Mapping[str, str]:
+    """Return the columns of a line by their names. Raise ValueError if a value may be cut off."""
+    ends = zip(FIELDS.items(), accumulate(FIELDS.values()), strict=True)
+    columns = {name: line[end - width : end] for (name, width), end in ends}
+    if not all(column.endswith(" ") for column in columns.values()):
+        raise ValueError("a column is cut off")
+    return {name: column.strip() for name, column in columns.items()}
+
+
+def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Templates], fleet: Fleet) -> list[Jobs]:
     """Return the parts of ``number`` equal jobs: one for each node, or for each task if the part of a node fits no
-    template, because the job may use more nodes. The result is empty if the job does not count."""
-    columns, begin = {}, 0
-    for name, width in FIELDS.items():
-        column = line[begin : (begin := begin + width)]
-        if len(column) < width or not column.endswith(" "):
-            raise ValueError(f"{name} is cut off")
-        columns[name] = column.strip()
-    partitions = [name for name in columns["Partition"].split(",") if name in settings.partitions]
-    if columns["Reason"] not in settings.reasons or (settings.partitions and not partitions):
+    template, because the job may use more nodes. The result is empty if no partition of the job counts."""
+    ours = [name for name in columns["Partition"].split(",") if name in partitions]
+    if partitions and not ours:
         return []
-    templates = frozenset(template for name in partitions for template in settings.partitions[name]) or None
-    nodes, (cpus, memory_mb, gpus) = max(1, int(columns["NumNodes"])), read_resources(columns["tres-alloc"])
+    templates = frozenset(template for name in ours for template in partitions[name]) or None
+    nodes, tasks = max(1, int(columns["NumNodes"])), int(columns["NumTasks"])
+    cpus, memory_mb, gpus = read_resources(columns["tres-alloc"])
     if not gpus and (found := GPU.search(columns["tres-per-node"])):
         gpus = nodes * float(found[1])
     jobs = [
-        Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates=templates)
-        for parts in (nodes, max(nodes, int(columns["NumTasks"])))
+        Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
+        for parts in (nodes, max(nodes, tasks))
     ]
-    return [next((job for job in jobs if any(job.fits(*one) for one in fleet.shapes.items())), jobs[0])]
+    return [next((job for job in jobs if any(starmap(job.fits, fleet.shapes.items()))), jobs[0])]
 
 
 def read_resources(text: str) -> tuple[float, float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -186,12 +187,23 @@ class Lists:
 
 
 @pytest.fixture
+def kubeconfig(tmp_path: Path) -> Path:
+    """Return a file that names a server, which is never called."""
+    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]
+    contexts = [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+    file = tmp_path / "kubeconfig"
+    users = [{"name": "u", "user": {}}]
+    file.write_text(json.dumps({"clusters": clusters, "contexts": contexts, "users": users, "current-context": "x"}))
+    return file
+
+
+@pytest.fixture
 def lists(monkeypatch: pytest.MonkeyPatch) -> Lists:
     return Lists(monkeypatch)
 
 
-def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists) -> None:
-    source = Kubernetes(endpoint="http://127.0.0.1:1").open()
+def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists, kubeconfig: Path) -> None:
+    source = Kubernetes(kubeconfig=kubeconfig).open()
     lists.nodes, lists.waiting = [node("hf-1-1"), node("hf-1-2")], [pod()] * 5
     lists.nodes[1]["status"]["conditions"] = []
     first = source.read(FLEET)
@@ -202,16 +214,18 @@ def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists) -> None:
     assert (dict(second.wanted), second.idle) == ({"Small": 1}, {"hf-1-2": 30})
 
 
-def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists) -> None:
-    source = Kubernetes(endpoint="http://127.0.0.1:1", namespaces=("a", "b"), selector="team=risk").open()
+def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists, kubeconfig: Path) -> None:
+    source = Kubernetes(kubeconfig=kubeconfig, namespaces=("a", "b"), selector="team=risk").open()
     lists.waiting = [pod()]
     assert source.read(FLEET._replace(running={})).wanted == {"Small": 1}
     assert [path for path, _ in lists.calls] == ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"]
     assert {query["labelSelector"] for _, query in lists.calls} == {"team=risk"}
 
 
-def test_a_failed_list_or_an_odd_pod_is_a_failed_read(lists: Lists, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Kubernetes(endpoint="http://127.0.0.1:1").open()
+def test_a_failed_list_or_an_odd_pod_is_a_failed_read(
+    lists: Lists, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Kubernetes(kubeconfig=kubeconfig).open()
     lists.waiting = [{**pod(), "spec": {}}]
     with pytest.raises(SourceError, match="answer not understood"):
         source.read(FLEET)

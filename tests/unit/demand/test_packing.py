@@ -12,9 +12,9 @@ from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Running, Shape
 
 SHAPES = {
-    "Large": Shape(16, 64_000, 0, {"type": "X86_64", "zone": "b"}),
-    "Small": Shape(4, 16_000, 0, {"type": "X86_64"}),
-    "Gpu": Shape(4, 16_000, 2, {"type": "X86_64"}),
+    "Large": Shape(16, 64_000, 0, {}),
+    "Small": Shape(4, 16_000, 0, {}),
+    "Gpu": Shape(4, 16_000, 2, {}),
 }
 EMPTY = Fleet(1e6, SHAPES, {})
 
@@ -32,7 +32,6 @@ def wanted(jobs: Sequence[Jobs], members: Mapping[str, Member] | None = None, fl
         ([Jobs(8, 1, 100)], {"Small": 2}),
         ([Jobs(8, 1, 15_000)], {"Small": 8}),
         ([Jobs(8, 5, 100)], {"Large": 3}),
-        ([Jobs(1, 1, 100, attributes={"zone": "b"})], {"Large": 1}),
         ([Jobs(5, 1, 100, templates={"Large"})], {"Large": 1}),
         ([Jobs(3, 1, 100, gpus=1)], {"Gpu": 2}),
         ([Jobs(10, 0.1, 0), Jobs(3, 1, 0)], {"Small": 1}),
@@ -42,7 +41,7 @@ def wanted(jobs: Sequence[Jobs], members: Mapping[str, Member] | None = None, fl
         ([Jobs(1, 10, 100), Jobs(6, 1, 100)], {"Large": 1}),
     ],
     ids=[
-        *("by cores", "by memory", "too large for the smallest", "attribute", "template", "GPUs", "fractions"),
+        *("by cores", "by memory", "too large for the smallest", "template", "GPUs", "fractions"),
         *("no need", "no jobs", "gaps are filled", "gaps of larger machines are filled"),
     ],
 )
@@ -57,7 +56,6 @@ def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
         Jobs(2, 32, 100),
         Jobs(3, 32, 100),
         Jobs(1, 1, 100, gpus=4),
-        Jobs(1, 1, 100, attributes={"type": "ARM64"}),
         Jobs(1, 1, 100, templates=()),
         Jobs(1, 8, 100, templates={"Small"}),
     ]
@@ -66,7 +64,6 @@ def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
     assert found.unfit == {
         "32 CPUs, 100 MB": 5,
         "1 CPUs, 100 MB, 4 GPUs": 1,
-        "1 CPUs, 100 MB, type=ARM64": 1,
         "1 CPUs, 100 MB, on no template": 1,
         "8 CPUs, 100 MB, on Small": 1,
     }

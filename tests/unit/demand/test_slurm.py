@@ -122,7 +122,7 @@ def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> Non
     "wrong",
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
-        line()[:-30],
+        line()[:-59],
         line("cpu=1,mem=1000M," + "gres/license:x=1," * 20),
         line(partition="p," * 60),
         line("cpu=one"),
