@@ -166,3 +166,8 @@ def test_a_missing_command_fails_the_read(pool: CondorPool, monkeypatch: pytest.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SourceError, match="condor_status: No such file"):
         source().read(fleet())
+
+
+def test_without_its_package_the_client_htcondor2_fails_the_read() -> None:
+    with pytest.raises(SourceError, match="pip install 'htcondor'"):
+        source(client="htcondor2").read(fleet())

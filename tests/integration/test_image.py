@@ -60,7 +60,7 @@ def setup() -> configparser.ConfigParser:
 # --- the Dockerfile ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("directory", [DOCKER, MACHINE], ids=["loop", "machine"])
+@pytest.mark.parametrize("directory", [DOCKER, MACHINE, MACHINE / "htcondor"], ids=["loop", "machine", "pilot"])
 def test_hadolint_finds_no_fault(directory: Path) -> None:
     done = run(HADOLINT, directory / "Dockerfile")
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from provisioner.demand.htcondor import JOB_ATTRIBUTES, OUR_SLOTS, SLOT_ATTRIBUTES, HTCondorSettings
+from provisioner.demand.sources import Fleet, Running, Shape
 from tests.kube.build import BuildError
 from tests.support.hostfactory.provider import ROOT
 from tests.support.htcondor_package import python
@@ -52,20 +55,14 @@ class Asked:
     def __init__(self, condor_python: Path, directory: Path) -> None:
         self._python, self._file = condor_python, directory / "ads.json"
 
+    def program(self, **pool: Any) -> list[str]:
+        """Return the words of the program, which has these ads."""
+        self._file.write_text(json.dumps({"schedds": {}, "slots": [], **pool}))
+        return [str(self._python), "-m", "tests.support.htcondor_bindings", str(self._file)]
+
     def ask(self, what: str, constraint: str, *attributes: str, names: str = "", **pool: Any) -> Any:
         """Return the ended program."""
-        self._file.write_text(json.dumps({"schedds": {}, "slots": [], **pool}))
-        words = [
-            self._python,
-            "-m",
-            "tests.support.htcondor_bindings",
-            self._file,
-            what,
-            "",
-            names,
-            constraint,
-            *attributes,
-        ]
+        words = [*self.program(**pool), what, "", names, constraint, *attributes]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CONDOR_CONFIG": "/dev/null"}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
 
@@ -112,3 +109,19 @@ def test_a_schedd_that_is_unknown_fails_the_question(asked: Asked) -> None:
 def test_slots_of_ours_are_printed(asked: Asked) -> None:
     lines = asked.lines("slots", OUR_SLOTS, *SLOT_ATTRIBUTES, slots=[SLOT, SLOT.replace("HFMachine", "Other")])
     assert lines == {"hf-a-0 Unclaimed Idle 100 160 4 8192 undefined": 1}
+
+
+def test_the_source_reads_jobs_and_machines_by_the_program(
+    asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one machine has room for two of the three jobs."""
+    program = asked.program(schedds={"ap1": [JOB] * 3}, slots=[SLOT])
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.join(program)} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    fleet = Fleet(1000.0, {"Small": Shape(4, 8192, 0, {})}, {"hf-a-0": Running("Small", 0.0)})
+    reading = HTCondorSettings(client="htcondor2").open().read(fleet)
+    assert (dict(reading.wanted), reading.idle) == ({"Small": 2}, {"hf-a-0": 0})

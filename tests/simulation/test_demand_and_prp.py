@@ -74,7 +74,7 @@ def test_demand_makes_more_machines_for_a_queue_that_is_empty_again_and_again(na
     assert measures["created"][0] > measures["created"][1]
 
 
-@pytest.mark.parametrize("name", QUEUES)
+@pytest.mark.parametrize("name", ["step", "day", "stairs down", "bursts", "flapping"])
 def test_the_page_has_the_measured_numbers(name: str) -> None:
     measures = compare(name)
     numbers = [f"{ours:,.0f} / {prp:,.0f}".replace("inf", "never") for ours, prp in measures.values()]

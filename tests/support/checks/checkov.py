@@ -49,7 +49,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
         (place / "manifests.yaml").write_text(built_text(overlay, *components))
         yield parts, "kubernetes", place
     images = directory / "images"
-    for name, source in (("loop", "docker"), ("worker", "machine")):
+    for name, source in (("loop", "docker"), ("worker", "machine"), ("pilot", "machine/htcondor")):
         (images / name).mkdir(parents=True)
         shutil.copy(ROOT / "deploy" / source / "Dockerfile", images / name)
     yield ("images",), "dockerfile", images

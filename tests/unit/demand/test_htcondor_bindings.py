@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from provisioner.demand.htcondor_bindings import main
+
+
+class Value(IntEnum):
+    """The values of classad2 that are no numbers, although their type is one."""
+
+    Error = 1
+    Undefined = 2
 
 
 class Ad(dict[str, Any]):
@@ -37,7 +45,7 @@ class Schedd:
 @pytest.fixture(autouse=True)
 def modules(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = SimpleNamespace(
-        locateAll=lambda _: [Ad(Name="ap1")], query=lambda *_: [Ad(HFMachine="hf-a-0", Cpus=4, State=None)]
+        locateAll=lambda _: [Ad(Name="ap1")], query=lambda *_: [Ad(HFMachine="hf-a-0", Cpus=4, State=Value.Undefined)]
     )
     htcondor2 = SimpleNamespace(
         Collector=lambda pool: collector,
