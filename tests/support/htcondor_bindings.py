@@ -67,5 +67,5 @@ def _parse(text: str) -> Any:
 if __name__ == "__main__":
     classad2, htcondor2 = import_module("classad2"), import_module("htcondor2")
     StandIn.pool = json.loads(Path(sys.argv[1]).read_text())
-    htcondor2.Collector = htcondor2.Schedd = StandIn
+    vars(htcondor2).update(Collector=StandIn, Schedd=StandIn)
     sys.exit(import_module("provisioner.demand.htcondor_bindings").main(sys.argv[2:]))
