@@ -111,6 +111,8 @@ def run(options: argparse.Namespace) -> int:
         except ListenError as error:
             print(error, file=sys.stderr)
             return PROBLEM
+        finally:
+            lock.release()
 
 
 def _step_slurm(power: SlurmPower, report: Report) -> None:
