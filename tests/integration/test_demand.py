@@ -60,7 +60,7 @@ def test_lost_machines_are_returned_and_replaced(site: StateDir, capsys: pytest.
     template = wish(2)
     step(capsys)
     [id_] = site.intent.read().requests
-    machines = [
+    machines: list[dict[str, Any]] = [
         {"name": f"hf-{id_}-{number}", "result": "succeed", "status": "running", "launchtime": 1} for number in range(2)
     ]
     entry = {"requestId": id_, "status": "complete", "message": "", "machines": machines}
