@@ -84,7 +84,7 @@ def test_groups_and_summary_may_differ_by_a_twentieth(
 def test_an_unknown_schedd_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     has(monkeypatch, 1, Ad(JobCount=1))
     assert main(["jobs", "", "ap1,ap9", "JobStatus == 1", "JobCount"]) == 1
-    assert "ap9" in capsys.readouterr().err
+    assert "does not know the schedd ap9" in capsys.readouterr().err
 
 
 def test_slots_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
