@@ -223,7 +223,7 @@ class SlurmPower:
             if node.name in records or self._settings.template(node.name, partitions)
         }
         if not nodes:
-            raise SourceError("scontrol lists none of the nodes that slurm.json names")
+            raise SourceError("scontrol lists no node of slurm.json; set PrivateData=cloud in slurm.conf")
         lost: dict[str, Loss] = {}
         for state in self._states:
             with suppress(StateMissing):  # the loop has not written it yet

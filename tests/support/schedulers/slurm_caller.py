@@ -57,6 +57,7 @@ SlurmctldParameters=power_save_interval=1,power_save_min_interval=0
 SlurmdParameters=config_overrides
 SlurmdTimeout=300
 KillWait=1
+PrivateData=cloud
 DebugFlags=Power
 ResumeProgram={directory}/power/slurm_resume
 SuspendProgram={directory}/power/slurm_suspend
@@ -167,7 +168,10 @@ class CallingSlurm:
             self.turn()
             return bool(condition())
 
-        until(holds, seconds, every=0.5, what=f"{what}\n{self.describe()}")
+        try:
+            until(holds, seconds, every=0.5, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.describe()}") from error
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a job, and return its id."""

@@ -148,6 +148,11 @@ def test_a_machine_that_no_node_waits_for_is_returned_once() -> None:
     assert concluded({}, [], [request(A, A0)], returned=frozenset({A0})).returns == []
 
 
+def test_a_machine_that_is_about_to_end_is_given_to_no_node() -> None:
+    decision = concluded({"n1": NodeRecord(A)}, [node("n1")], [request(A, A0)], {A0: Loss(30, "preempted")})
+    assert (decision.records, decision.returns) == ({"n1": NodeRecord(A)}, [A0])
+
+
 def test_records_that_were_lost_are_made_again_from_the_host_names() -> None:
     nodes = [node("n1", "ALLOCATED+CLOUD", A0, "10.0.0.0"), node("n2", "IDLE+CLOUD+POWERING_DOWN", A1)]
     decision = concluded({}, nodes, [request(A, A0, A1)])
@@ -376,7 +381,7 @@ def test_many_nodes_are_changed_in_several_calls(slurm: Slurm) -> None:
 def test_a_listing_without_nodes_is_no_reason_to_return_machines(slurm: Slurm, listing: str) -> None:
     slurm.record(c1=NodeRecord(A, A0))
     slurm.listing = listing
-    with pytest.raises(SourceError, match="lists none of the nodes"):
+    with pytest.raises(SourceError, match="lists no node of slurm.json; set PrivateData"):
         slurm.power.step()
     assert slurm.records.read() == {"c1": NodeRecord(A, A0)}
 
