@@ -89,12 +89,12 @@ def _read_partitions(call: SlurmCall) -> Mapping[str, Iterable[str]]:
     try:
         document = read_json(call.directories.environment[RESUME_FILE])
         for job in document["jobs"]:  # type: ignore[index]
-            for node in slurm_file.expand(job["nodes_resume"]):
+            for node in slurm_file.expand(job.get("nodes_resume", "")):  # Slurm 22.05 names no partition
                 found.setdefault(node, []).append(job["partition"])
     except KeyError as error:
         if error.args != (RESUME_FILE,):
             call.problems.append(f"{RESUME_FILE}: lacks {error}")
-    except (TemplatesError, TypeError, ValueError) as error:
+    except (TemplatesError, AttributeError, TypeError, ValueError) as error:
         call.problems.append(f"{RESUME_FILE}: {error}")
     return found
 

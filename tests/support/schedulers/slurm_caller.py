@@ -229,7 +229,7 @@ class CallingSlurm:
         settings = yaml.safe_load((self._conf / "provisioner.yaml").read_text())
         settings["request_deadline_minutes"] = 0.25
         (self._conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))
-        document = {"partitions": {"grid": "GceVm"}}
+        document = {"nodes": {f"c[1-{NODES}]": "GceVm"}}
         (self._conf / slurm_file.FILE).write_text(json.dumps(document))
 
     def _write_program(self, name: str, text: str) -> None:

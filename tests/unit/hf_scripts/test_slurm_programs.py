@@ -93,7 +93,16 @@ def test_a_refused_request_leaves_no_record(slurm: Slurm) -> None:
     assert list(slurm.records.read()) == ["c2"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"jobs": [{"partition": "big"}]}', '{"jobs": 3}', "{"])
+def test_the_resume_file_of_slurm_22_05_names_no_partition(slurm: Slurm, tmp_path: Path) -> None:
+    file = resume_file(tmp_path, {"job_id": 1, "nodes": "c1,x1"})
+    problem = "slurm.json: has no template for node x1\n"
+    assert slurm.program("slurm_resume", "c1,x1", SLURM_RESUME_FILE=file) == (1, problem)
+    assert slurm.requests() == [("T1", 1, "slurm")]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"jobs": [{"nodes_resume": "x1"}]}', '{"jobs": 3}', '{"jobs": [3]}', "{"]
+)
 def test_an_unusable_resume_file_is_reported_and_the_known_nodes_are_served(
     slurm: Slurm, tmp_path: Path, content: str
 ) -> None:
