@@ -381,7 +381,7 @@ def test_many_nodes_are_changed_in_several_calls(slurm: Slurm) -> None:
 def test_a_listing_without_nodes_is_no_reason_to_return_machines(slurm: Slurm, listing: str) -> None:
     slurm.record(c1=NodeRecord(A, A0))
     slurm.listing = listing
-    with pytest.raises(SourceError, match="lists no node of slurm.json; set PrivateData"):
+    with pytest.raises(SourceError, match="lists no node of slurm"):
         slurm.power.step()
     assert slurm.records.read() == {"c1": NodeRecord(A, A0)}
 
