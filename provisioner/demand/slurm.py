@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from itertools import accumulate, starmap
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -22,13 +22,16 @@ from provisioner.demand.sources import Fleet, Reading, Source, SourceError, Sour
 from provisioner.schema.setting_types import Duration
 from provisioner.schema.validation import Expects
 
-FIELDS = {"Partition": 100, "Reason": 40, "NumNodes": 12, "NumTasks": 12, "tres-alloc": 160, "tres-per-node": 60}
+SHORT, LONG = ("NumNodes", "NumTasks", "OverSubscribe"), ("Partition", "Reason", "tres-alloc", "tres-per-node")
+FIELDS = dict.fromkeys(SHORT, 16) | dict.fromkeys(LONG, 100)
 """Columns of ``squeue --Format`` with their widths in characters."""
 FORMAT = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
 SQUEUE = ("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING", f"--Format={FORMAT}")
-SCONTROL = ("scontrol", "--oneliner", "show", "nodes")
+NODES, CONFIG = ("scontrol", "--oneliner", "show", "nodes"), ("scontrol", "show", "config")
+ALLOCATES_MEMORY = re.compile(r"^SelectTypeParameters\s*=.*MEMORY", re.MULTILINE)
+"""A configuration in which jobs are allocated memory. Else ``squeue`` shows a node's whole memory for each job."""
 MOST_BYTES = 100 << 20
-"""Most bytes of an output. A hundred thousand jobs have 40 MB."""
+"""Most bytes of an output. A hundred thousand jobs have 45 MB."""
 
 NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|State|CfgTRES|AllocTRES)=(\S*)")
 TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
@@ -82,28 +85,32 @@ class SlurmQueue:
     def read(self, fleet: Fleet) -> Reading:
         """Return the machines that work or have to take the pending jobs. Raise SourceError if a command fails or
         prints another form than Slurm's."""
-        members = read_members(self._run(*SCONTROL), fleet) if fleet.running else {}
-        jobs = read_jobs(self._run(*SQUEUE), self._settings, fleet)
+        members = read_members(self._run(*NODES), fleet) if fleet.running else {}
+        has_memory = bool(ALLOCATES_MEMORY.search(self._run(*CONFIG)))
+        jobs = read_jobs(self._run(*SQUEUE), self._settings, fleet, has_memory)
         return pack(jobs, members, fleet)._replace(idle=self._idle.update(members, fleet))
 
     def _run(self, *argv: str) -> str:
         return run_program_of_source((*self._settings.prefix, *argv), self._settings.timeout_seconds, MOST_BYTES)
 
 
-def read_jobs(output: str, settings: Slurm, fleet: Fleet) -> list[Jobs]:
-    """Return the jobs that count in the lines of ``squeue``. Raise SourceError for a line that is not understood."""
+def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> list[Jobs]:
+    """Return the jobs that count in the lines of ``squeue``. Raise SourceError for a line that is not understood.
+    ``has_memory``: False if jobs need no memory."""
     found = []
     for line, number in Counter(output.splitlines()).items():
         try:
             columns = _columns(line)
             if columns["Reason"] in settings.reasons:
+                if not has_memory:
+                    columns["tres-alloc"] = re.sub(r"\bmem=[^,]*", "mem=0", columns["tres-alloc"])
                 found += _read_job(columns, number, settings.partitions, fleet)
         except ODD_RESPONSES as error:
             raise SourceError(words(f"squeue: not understood ({error}): {line}")) from error
     return found
 
 
-def _columns(line: str) -> Mapping[str, str]:
+def _columns(line: str) -> dict[str, str]:
     """Return the columns of a line by their names. Raise ValueError if a value may be cut off."""
     ends = zip(FIELDS.items(), accumulate(FIELDS.values()), strict=True)
     columns = {name: line[end - width : end] for (name, width), end in ends}
@@ -123,11 +130,12 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
     cpus, memory_mb, gpus = read_resources(columns["tres-alloc"])
     if not gpus and (found := GPU.search(columns["tres-per-node"])):
         gpus = nodes * float(found[1])
-    jobs = [
-        Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
-        for parts in (nodes, max(nodes, tasks))
-    ]
-    return [next((job for job in jobs if any(starmap(job.fits, fleet.shapes.items()))), jobs[0])]
+    for parts in (nodes, max(nodes, tasks)):
+        job = Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
+        if fitting := [shape.cpus for name, shape in fleet.shapes.items() if job.fits(name, shape)]:
+            # A job that shares its nodes with no other takes all processors of a machine.
+            return [job._replace(cpus=min(fitting)) if columns["OverSubscribe"] == "NO" else job]
+    return [Jobs(number * nodes, cpus / nodes, memory_mb / nodes, gpus / nodes, templates)]
 
 
 def read_resources(text: str) -> tuple[float, float, float]:

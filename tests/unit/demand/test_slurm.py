@@ -31,15 +31,17 @@ def line(
     reason: str = "Resources",
     nodes: int = 1,
     tasks: int = 1,
+    shared: str = "OK",
     per_node: str = "N/A",
 ) -> str:
     """Return a line of squeue."""
-    values = (partition, reason, str(nodes), str(tasks), tres, per_node)
-    return "".join(value[:width].ljust(width) for value, width in zip(values, FIELDS.values(), strict=True)) + "\n"
+    values = {"Partition": partition, "Reason": reason, "NumNodes": str(nodes), "NumTasks": str(tasks)}
+    values |= {"OverSubscribe": shared, "tres-alloc": tres, "tres-per-node": per_node}
+    return "".join(values[name][:width].ljust(width) for name, width in FIELDS.items()) + "\n"
 
 
 def jobs(*lines: str, **settings: object) -> list[Jobs]:
-    return read_jobs("".join(lines), Slurm.model_validate(settings), FLEET)
+    return read_jobs("".join(lines), Slurm.model_validate(settings), FLEET, has_memory=True)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +114,21 @@ def test_a_job_that_fits_no_node_is_spread_by_tasks() -> None:
     assert jobs(line("cpu=64,mem=64000M,node=1", tasks=1)) == [Jobs(1, 64, 64_000)], "one task cannot be spread"
 
 
+def test_a_job_that_has_its_node_for_itself_takes_a_whole_machine() -> None:
+    assert jobs(line(shared="NO")) == [Jobs(1, 4, 1000)]
+    assert jobs(line("cpu=5,mem=1000M,node=1", shared="NO")) == [Jobs(1, 16, 1000)]
+    assert jobs(line("cpu=2,mem=2000M,node=2", nodes=2, shared="NO")) == [Jobs(2, 4, 1000)]
+    for shared in ("OK", "YES", "USER"):
+        assert jobs(line(shared=shared)) == [Jobs(1, 1, 1000)]
+
+
+def test_memory_that_slurm_does_not_allocate_does_not_count() -> None:
+    """With CR_CPU, Slurm 22.05 prints the node's whole memory for a job that names none."""
+    whole = line("cpu=1,mem=62.50G,node=1,billing=1")
+    assert read_jobs(whole, Slurm(), FLEET, has_memory=False) == [Jobs(1, 1, 0)]
+    assert jobs(whole) == [Jobs(1, 1, 64_000)]
+
+
 def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> None:
     assert jobs(line("cpu=2,mem=1G,node=2,gres/gpu=4", nodes=2)) == [Jobs(2, 1, 512, 2)]
     for request in ("gres:gpu:2", "gres/gpu:2", "gpu:2", "gres:gpu:a100:2", "gres/gpu=2"):
@@ -122,7 +139,7 @@ def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> Non
     "wrong",
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
-        line()[:-59],
+        line()[:-99],
         line("cpu=1,mem=1000M," + "gres/license:x=1," * 20),
         line(partition="p," * 60),
         line("cpu=one"),
@@ -215,7 +232,8 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outputs: Mapping[str, list[str]] = {
-        "scontrol": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), node("MIXED", "cpu=4,mem=1G")],
+        "config": ["SelectType              = select/cons_tres\nSelectTypeParameters    = CR_CPU_MEMORY\n"] * 3,
+        "nodes": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), node("MIXED", "cpu=4,mem=1G")],
         "squeue": [line(), line("cpu=4,mem=1G,node=1"), ""],
     }
     calls = []
@@ -223,8 +241,9 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     def run(argv: tuple[str, ...], seconds: float, most_bytes: int) -> str:
         assert (seconds, most_bytes) == (7.0, slurm.MOST_BYTES)
         assert argv[:2] == ("ssh", "head")
-        calls.append(argv[2])
-        return outputs[argv[2]].pop(0)
+        asked = argv[2] if argv[2] == "squeue" else argv[-1]
+        calls.append(asked)
+        return outputs[asked].pop(0)
 
     monkeypatch.setattr(slurm, "run_program_of_source", run)
     source = Slurm(prefix=("ssh", "head"), timeout_seconds=7.0).open()
@@ -234,12 +253,12 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
     third = source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
     assert (dict(third.wanted), third.idle) == ({"Small": 2}, {"hf-1-2": 0.0}), "the other has left the cluster"
-    assert calls == ["scontrol", "squeue"] * 3
+    assert calls == ["nodes", "config", "squeue"] * 3
 
 
 def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or line())
+    calls, outputs = [], {slurm.CONFIG: "SelectTypeParameters = CR_CPU", slurm.SQUEUE: line("cpu=1,mem=62.50G,node=1")}
+    monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or outputs[argv])
     reading = Slurm().open().read(FLEET._replace(running={}))
     assert (dict(reading.wanted), reading.idle) == ({"Small": 1}, {})
-    assert calls == [slurm.SQUEUE]
+    assert calls == [slurm.CONFIG, slurm.SQUEUE]

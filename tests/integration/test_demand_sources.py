@@ -1,0 +1,151 @@
+"""Sources of demand that run a program or call a server: real programs, a web server, and a real Prometheus."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from provisioner.demand.simple_sources import Command, Prometheus, Url
+from provisioner.demand.sources import Fleet, Shape, Source, SourceError
+from provisioner.testing.waiting import until
+from tests.support.clients.prometheus import PROMETHEUS, prometheus
+from tests.support.ports import free_ports
+
+SHAPE = Shape(4, 16_000, 0, {})
+FLEET = Fleet(1_800_000_000.0, {"Small": SHAPE, "Large": SHAPE}, {})
+
+
+def wanted(source: Source) -> Mapping[str, int]:
+    return source.read(FLEET).wanted
+
+
+def failure(source: Source) -> str:
+    with pytest.raises(SourceError) as raised:
+        source.read(FLEET)
+    return str(raised.value)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def program(code: str, seconds: float = 30.0) -> Source:
+    return Command(argv=(sys.executable, "-c", code), template="Small", timeout_seconds=seconds).open()
+
+
+def test_a_program_prints_a_number_or_an_object() -> None:
+    assert wanted(program("print(3)")) == {"Small": 3}
+    assert wanted(program("print('{\"Large\": 2}')")) == {"Large": 2}
+
+
+def test_a_program_that_fails_is_a_failed_read() -> None:
+    assert "ended with code 1: no queue" in failure(program("import sys; print(3); sys.exit('no queue')"))
+    assert "did not end within 0.2 s" in failure(program("import time; time.sleep(60)", 0.2))
+    assert "printed more than 1024 KiB" in failure(program("print('1' * 2_000_000)"))
+    assert "expected a number or a JSON object" in failure(program("pass"))
+    assert "No such file" in failure(Command(argv=("/no/such/program",), template="Small").open())
+
+
+# --- web pages --------------------------------------------------------------------------------------------------------
+
+
+class Pages(ThreadingHTTPServer):
+    """A web server with a page for each path."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.pages: dict[str, tuple[int, str]] = {}
+        self.logins: list[str | None] = []
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Pages
+
+    def do_GET(self) -> None:
+        self.server.logins.append(self.headers.get("Authorization"))
+        status, text = self.server.pages.get(self.path, (404, "no such page"))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(port: int = 0) -> Iterator[Pages]:
+    with Pages(port) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_holds_a_number_or_an_object_and_gets_the_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    with serving() as server:
+        server.pages = {"/wanted?grid=1": (200, "3"), "/": (200, '{"Large": 2}')}
+        assert wanted(Url(url=f"{server.url}/wanted?grid=1", template="Small").open()) == {"Small": 3}
+        assert wanted(Url(url=server.url, token_file=token).open()) == {"Large": 2}
+        assert server.logins == [None, "Bearer secret"]
+
+
+def test_a_page_that_is_not_there_is_a_failed_read(tmp_path: Path) -> None:
+    with serving() as server:
+        server.pages = {"/moved": (302, "3"), "/none": (204, ""), "/text": (200, "three")}
+        for path, message in {"/": "HTTP 404 no such page", "/moved": "HTTP 302", "/none": "HTTP 204"}.items():
+            assert message in failure(Url(url=server.url + path, template="Small").open())
+        assert "got 'three'" in failure(Url(url=f"{server.url}/text", template="Small").open())
+        missing = Url(url=server.url, template="Small", token_file=tmp_path / "missing").open()
+        assert "missing" in failure(missing)
+        url = server.url
+    assert "refused" in failure(Url(url=url, template="Small").open())
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+@PROMETHEUS
+def test_a_query_wants_machines_and_a_lost_target_is_no_zero(tmp_path: Path) -> None:
+    """A real Prometheus has no series of a target that it cannot scrape, although the query succeeds."""
+    (port,) = free_ports(1)
+    with serving(port) as target, prometheus(tmp_path, [f"127.0.0.1:{port}"]) as address:
+        target.pages["/metrics"] = (200, 'jobs{template="Small"} 2.5\njobs{template="Large"} 4\n')
+
+        def ask(query: str) -> Source:
+            return Prometheus(url=address, query=query, template="Small").open()
+
+        def is_wanted(query: str, expected: Mapping[str, int]) -> bool:
+            try:
+                return wanted(ask(query)) == expected
+            except SourceError:
+                return False
+
+        until(lambda: is_wanted("sum by (template) (jobs)", {"Small": 3, "Large": 4}), 60, what="the series")
+        assert wanted(ask("sum(jobs)")) == {"Small": 7}
+        assert wanted(ask("scalar(sum(jobs))")) == {"Small": 7}
+        assert wanted(ask("vector(0)")) == {"Small": 0}
+        assert "got nan" in failure(ask("vector(0) / 0"))
+        assert "got nan" in failure(ask("scalar(missing)"))
+        assert "no series" in failure(ask("sum(missing)"))
+        assert "HTTP 400" in failure(ask("sum("))
+        assert "scalar or an instant vector" in failure(ask("jobs[1m]"))
+        assert "scalar or an instant vector" in failure(ask('"3"'))
+        assert "sum by (template)" in failure(ask("sum by (q) (label_replace(jobs, 'q', '$1', 'template', '(.*)'))"))
+        target.pages["/metrics"] = (500, "")
+        until(lambda: not is_wanted("sum(jobs)", {"Small": 7}), 60, what="the end of the series")
+        assert "no series" in failure(ask("sum(jobs)"))
+        assert wanted(ask("sum(jobs) or vector(0)")) == {"Small": 0}
+    assert "refused" in failure(ask("sum(jobs)"))
