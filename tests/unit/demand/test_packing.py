@@ -69,6 +69,10 @@ def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
     }
 
 
+def test_a_job_without_gpus_takes_no_machine_with_gpus() -> None:
+    assert pack([Jobs(1, 1, 100, templates={"Gpu"})], {}, EMPTY).unfit == {"1 CPUs, 100 MB, on Gpu": 1}
+
+
 def fleet_of(*names: str, age: float = 0.0, template: str = "Small") -> Fleet:
     return EMPTY._replace(running={name: Running(template, EMPTY.now - age) for name in names})
 
@@ -80,6 +84,13 @@ def test_jobs_fill_machines_that_work_before_machines_without_work_before_new_ma
     assert wanted([Jobs(2, 1, 100)], members, fleet) == {"Small": 1}, "its rest suffices"
     assert wanted([Jobs(6, 1, 100)], members, fleet) == {"Small": 2}, "the one without work is used"
     assert wanted([Jobs(7, 1, 100)], members, fleet) == {"Small": 3}
+
+
+def test_of_equal_jobs_those_with_fewer_templates_are_placed_first() -> None:
+    fleet = EMPTY._replace(running={"a": Running("Small", EMPTY.now), "b": Running("Large", EMPTY.now)})
+    members = {name: Member(3, 8000, 0, works=True) for name in ("a", "b")}
+    queue = [Jobs(3, 1, 0), Jobs(3, 1, 0, templates={"Small"})]
+    assert wanted(queue, members, fleet) == wanted(queue[::-1], members, fleet) == {"Small": 1, "Large": 1}
 
 
 def test_a_machine_that_takes_no_jobs_has_no_capacity() -> None:

@@ -183,6 +183,7 @@ IDLE, DRAINED, BUSY = Member(4, 16_000, 0, works=False), Member(0, 0, 0, works=F
         ("IDLE", "", IDLE),
         ("IDLE+DYNAMIC_NORM", "", IDLE),
         ("IDLE+CLOUD", "", IDLE),
+        ("IDLE", "cpu=1,mem=1000M", Member(3, 15_000, 0, works=True)),
         ("MIXED", "cpu=1,mem=1000M", Member(3, 15_000, 0, works=True)),
         ("ALLOCATED", "cpu=4,mem=4G", Member(0, 11_904, 0, works=True)),
         ("IDLE+DRAIN", "", DRAINED),
