@@ -64,6 +64,8 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
                 "provisioner.telemetry.metrics",
                 "provisioner.telemetry.server",
                 "provisioner.commands.loop_service",
+                "provisioner.commands.demand",
+                "provisioner.commands.demand_metrics",
             },
         ),
     ],

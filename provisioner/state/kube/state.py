@@ -70,8 +70,8 @@ class KubeState:
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
             for resource in WATCHED
         }
-        self.note_shown = (notes := KubeNotes(api, provisioner, directory)).note_shown
-        self.write_demand, self.read_demand = notes.note_demand, notes.read_demand
+        notes = KubeNotes(api, provisioner, directory)
+        self.note_shown, self.write_demand, self.read_demand = notes.note_shown, notes.note_demand, notes.read_demand
         self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
         self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
         self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
@@ -211,9 +211,7 @@ class KubeState:
         try:
             return tuple(objects.unpack(spec["hosts"])), spec.get("listed", 0)
         except (ValueError, TypeError) as error:
-            raise StateUnreadable(
-                f"{self._name}.hosts: {error}. HF's next getReturnRequests writes it again."
-            ) from error
+            raise StateUnreadable(f"{self._name}.hosts: {error}. HF's getReturnRequests writes it again.") from error
 
     def refused_calls(self) -> list[Refusals]:
         """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""
