@@ -101,63 +101,68 @@ class Pool(Section):
     name: Label
     """Key under ``pools``; label of pods and metrics, and the pool's name in templates."""
     max_machines: Cap = None
-    """Maximum number of machines of one template here, in any phase; default no cap. Keeps room for the other
-    templates."""
+    """Maximum number of machines of one template in this pool, in any phase. Keeps room for the other templates.
+    Default no cap."""
     max_machines_total: TotalCap = None
-    """Maximum number of machines of all templates together here, in any phase; default no cap. Limits the cost and the
-    IP addresses used: ``max_machines`` counts each template separately, so five templates may have five times as many
-    machines. Machines without a request count, too. The template whose request has waited longest is served first."""
+    """Maximum number of machines of all templates together in this pool, in any phase. Limits the cost and the IP
+    addresses in use: ``max_machines`` counts each template separately, so five templates may have five times as many
+    machines. Machines without a request count, too. The template whose request has waited longest is served first.
+    Default no cap."""
     max_pending: Count = 1000
-    """Maximum number of requested machines of one template that do not run yet; default 1000. The window never exceeds
-    this number."""
+    """Maximum number of requested machines of one template that do not run yet. The window never exceeds this number.
+    Default 1000."""
     initial_window: Count = 100
-    """Machines requested at first from a pool that has not made any yet; default 100. Each machine that runs lets two
-    more be requested."""
+    """Number of machines that are requested at first from a pool that has not made any yet. Each machine that runs lets
+    two more be requested. Default 100."""
     boot_deadline_seconds: Duration = 600.0
-    """Seconds after its create within which a machine must run; default 600. A new GKE node may take five minutes to
-    join."""
+    """Seconds after a machine's create until the machine must run. A new GKE node may take five minutes to join.
+    Default 600."""
     early_loss_seconds: EarlySeconds = 300.0
-    """Seconds that a machine must run; default 300; 0 sets no minimum; at most 3600, because a stop of the loop counts
-    as an hour at most. A machine that ends earlier by itself counts as a failed boot, because HF requests a new machine
-    for each machine that it loses.
+    """Seconds that a machine must run. A machine that ends earlier by itself counts as a failed boot, because HF
+    requests a new machine for each machine that it loses. Default 300.
 
-    Preempted, evicted, deleted and returned machines do not count, nor machines whose node is gone. Set a lower value,
-    or 0, if machines are meant to end sooner."""
+    Preempted, evicted, deleted and returned machines do not count, nor machines whose node is gone. Set a lower value
+    if machines are meant to end sooner; 0 sets no minimum. At most 3600, because a stop of the loop counts as an hour
+    at most.
+    """
     announce_seconds: DurationOrZero = 3600.0
-    """Seconds before its end at which getReturnRequests begins to name a machine with a known end (maximum run duration
-    of instances, ``activeDeadlineSeconds`` of pods), with the seconds left; default 3600. At most a tenth of the
-    template's machines, but at least one machine, is named at a time, except in the last ten minutes."""
+    """For machines with a known end (maximum run duration of instances, ``activeDeadlineSeconds`` of pods).
+    getReturnRequests names such a machine this many seconds before its end, with the seconds left. At most a tenth of
+    the template's machines, but at least one, is named at a time, except in the last ten minutes. Default 3600."""
     least_life_seconds: DurationOrZero = 0.0
-    """Seconds that a machine must have left when it begins to run; default 0, no minimum. A machine whose known end is
-    earlier counts as a failed boot, and another machine is requested. Must be less than the lifetime that the place
-    gives each machine."""
+    """Seconds that a machine must have left when it begins to run. A machine with an earlier known end counts as a
+    failed boot, and another machine is requested. Must be less than the lifetime that the place gives each machine.
+    Default 0, no minimum."""
     down_seconds: DurationOrZero = 900.0
-    """Seconds that a machine reported to HF may not be ready (its container crashes, or its readiness probe fails)
-    until the machine is lost and deleted; default 900; 0 never deletes it. If more than a fifth of the machines here,
-    and more than one, are not ready at once, all are kept, because the cause probably lies elsewhere."""
+    """Seconds that a machine reported to HF may be not ready (its container crashes, or its readiness probe fails)
+    before it is deleted as lost. If more than a fifth of the pool's machines, and more than one, are not ready at once,
+    all are kept, because the cause probably lies elsewhere. 0 never deletes such machines. Default 900."""
     spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Seconds that a machine may wait here until the template's next pool makes the machine; default 180. Without this
-    setting, a machine in a queue of the place (for example of Kueue) keeps its position until its request ends."""
+    """Seconds that a machine may wait in this pool before the template's next pool makes the machine instead. Default
+    180, but not for machines in a queue of the place (for example of Kueue): without this setting, they keep their
+    position until their request ends."""
     lag_seconds: DurationOrZero = 0.0
-    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 0. Set a higher
-    value if the place's lists lag."""
+    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
+    Set a higher value if the place's lists lag. Default 0."""
     mass_loss_seconds: MassLossSeconds = 60.0
-    """Minimum seconds between the starts of two lists that prove that more than a fifth of the machines here (and more
-    than 5) are gone at once; default 60, at most 90; 0 requires no more than ``lag_seconds``.
+    """If more than a fifth of the pool's machines (and more than 5) vanish at once, two lists without these machines
+    prove the loss if they begin at least this many seconds apart. 0 requires no more than ``lag_seconds``. Default 60,
+    at most 90.
 
-    Until then no machine is created or deleted here, and no loss is reported to HF, because one wrong list must not
-    cost the grid. A loss that an event explains is reported at once.
+    Before the proof no machine of the pool is created or deleted, and no loss is reported to HF, because one wrong list
+    must not cost the grid. A loss that an event explains is reported at once.
     """
     observe_seconds: Duration = 1.0
-    """Seconds between two observations; default 1. Higher for a kind whose observations use up a quota."""
+    """Seconds between two observations. Higher for a kind whose observations use up a quota. Default 1."""
     paused: Switch = False
-    """True: no new machines are created here; existing machines are kept and can be returned. Default false."""
+    """True: no new machines are created in this pool; existing machines are kept and can be returned. Default false."""
     require_dns: Switch = False
-    """True: a machine runs only once its name resolves; default false. For grids that find their hosts by DNS."""
+    """True: a machine counts as running only once its name resolves. For grids that find their hosts by DNS. Default
+    false."""
 
     price_per_hour: Price = None
-    """Cost of a machine here per hour, in the currency of ``budget``; default unknown, which counts as 0. A template's
-    own price takes precedence. Used only for estimates and for the budget."""
+    """Cost of a machine of this pool per hour, in the currency of ``budget``. Used only for estimates and for the
+    budget. A template's own price takes precedence. Default unknown, which counts as 0."""
 
     kind: str
     """Kind of the place: gke, mig, or a kind that another distribution brings."""
@@ -192,10 +197,9 @@ class Compute(Section):
     """Use of the Compute Engine API."""
 
     calls_per_minute: Annotated[int, Field(ge=60), Expects("a whole number ≥ 60")] = 600
-    """Maximum number of calls that the provisioner sends to a project in any minute; default 600. Google's limit is
-    about 1,500 for each kind of call and region, shared with everything else in the project. Above this number
-    observations wait. 12 groups with 10,000 instances need about 200 calls while no machine comes or goes. Read at the
-    start."""
+    """Maximum number of calls that the provisioner sends to a project in any minute. Above this number observations
+    wait. Google's limit is about 1,500 for each kind of call and region, for everything in the project. 12 groups with
+    10,000 instances need about 200 calls a minute while no machine comes or goes. Read at the start. Default 600."""
 
 
 @dataclass(frozen=True, slots=True)

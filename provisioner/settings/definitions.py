@@ -59,29 +59,29 @@ class Loop(Section):
     """The pace of the loop."""
 
     interval_seconds: Interval = 5.0
-    """Seconds between two cycles if no event wakes the loop; default 5; at most 15, because a loop that is silent for a
-    minute counts as dead. A lost wake-up delays the loop by no more than this time."""
+    """Seconds between two cycles if no event wakes the loop. At most 15, because a loop that is silent for a minute
+    counts as dead. A lost wake-up delays the loop by no more than this time. Default 5."""
     floor_seconds: DurationOrZero = 0.5
-    """Minimum seconds between two cycles of a busy loop; default 0.5. Several changes are then planned together."""
+    """Minimum seconds between two cycles of a busy loop, so that one plan covers several changes. Default 0.5."""
     act_seconds: Duration = 2.0
-    """Seconds after which a cycle starts no new call to a cloud; default 2. The remaining actions are planned again by
-    the next cycle, from newer observations."""
+    """Seconds after which a cycle starts no new call to a cloud. The next cycle plans the remaining actions again, from
+    newer observations. Default 2."""
     intent_poll_seconds: Duration = 0.1
-    """Seconds between two checks whether intent.json has changed; default 0.1. Polling also works on NFS, which sends
-    no change notifications."""
+    """Seconds between two checks whether intent.json has changed. Polling also works on NFS, which sends no change
+    notifications. Default 0.1."""
 
 
 class Backoff(Section):
     """Delays before a pool that refuses machines is tried again."""
 
     first_seconds: Duration = 5.0
-    """Seconds before the first probe after a refusal; default 5. Doubles with each further refusal, with jitter."""
+    """Seconds from a refusal to the first probe. Each further refusal doubles this time, with jitter. Default 5."""
     last_seconds: Duration = 1800.0
-    """Maximum seconds between two probes; default 1800. A pool whose machines fail then gets about fifty probes a
-    day."""
+    """Maximum seconds between two probes. With the default, a pool whose machines fail gets about fifty probes a day.
+    Default 1800."""
     no_room_seconds: Duration = 180.0
-    """Maximum seconds between two probes of a pool that has no room (stock-out, quota); default 180. Such a probe costs
-    one call, and free capacity is used within minutes."""
+    """Maximum seconds between two probes of a pool that has no room (stock-out, quota). Such a probe costs one call,
+    and finds free capacity within minutes. Default 180."""
 
 
 class Events(Section):
@@ -91,8 +91,8 @@ class Events(Section):
     project: PlaceName
     """Google Cloud project of the subscription. No default."""
     subscription: Text
-    """Name of the subscription, without ``projects/…``. No default. Each provisioner needs a subscription of its own,
-    because a message that one reader receives does not reach another."""
+    """Name of the subscription, without ``projects/…``. Each provisioner needs its own subscription, because a message
+    reaches only one reader of a subscription. No default."""
 
 
 class Budget(Section):
@@ -101,14 +101,14 @@ class Budget(Section):
     budget."""
 
     per_hour: Amount = None
-    """Maximum cost per hour of all existing and requested machines together; default no limit. Bounds the cost, however
-    many machines HF requests."""
+    """Maximum cost per hour of all existing and requested machines together. Bounds the cost, however many machines HF
+    requests. Default no limit."""
     per_month: Amount = None
-    """Maximum cost of the machines in a calendar month (UTC); default no limit. Once this cost is reached, no more
-    machines are requested until the next month; running machines continue and cost more. If memory.json is lost, the
-    costs of the month before the loss are not counted."""
+    """Maximum cost of the machines in a calendar month (UTC). Once this cost is reached, no more machines are requested
+    until the next month; running machines continue, and cost more. If memory.json is lost, earlier costs of the month
+    are not counted. Default no limit."""
     currency: Text = "USD"
-    """Currency of prices and budgets, for display; default USD. Amounts are not converted."""
+    """Currency of prices and budgets, for display. Amounts are not converted. Default USD."""
 
 
 class Server(Section):
@@ -116,48 +116,51 @@ class Server(Section):
     requests; they contain no secret and no pod spec."""
 
     token_file: OptionalSecretFile = None
-    """File of one line, the token that a reader has to send; default none, so everyone who reaches ``listen`` can read.
-    Sent as ``Authorization: Bearer TOKEN``. The file is read again when it changes.
-    ``/healthz`` and ``/readyz`` answer without a token, by their status code alone, because a platform's probes have no
-    token."""
+    """File with the token that a reader has to send, on one line. The token is sent as ``Authorization: Bearer TOKEN``.
+    The file is read again when it changes. ``/healthz`` and ``/readyz`` answer without a token, but only by a status
+    code, because a platform's probes have no token. Default none, so everyone who reaches ``listen`` can read the
+    pages."""
     tls_cert: OptionalFile = None
-    """File of the server's certificate with its chain, PEM; default none, no TLS. Needs ``tls_key``. A renewed
-    certificate is used without a restart. Without TLS the token can be read on the network between reader and
-    server."""
+    """File with the server's certificate and its chain (PEM). Needs ``tls_key``. A renewed certificate is used without
+    a restart. Without TLS, the token can be read on the network between reader and server. Default none, so without
+    TLS."""
     tls_key: OptionalSecretFile = None
-    """File of the certificate's private key, PEM, without a passphrase; default none."""
+    """File with the private key of ``tls_cert`` (PEM), without a passphrase. Default none."""
 
 
 class TemplateSettings(Section):
     """Settings of the requests for machines of one template."""
 
     straggler_seconds: DurationOrZero = 180.0
-    """Seconds without a change of any machine of a request, once most of its machines run, after which the other
-    machines fail and the request ends; default 180; 0 lets them boot until the request's deadline.
+    """Seconds for which no machine of a request may change once most of its machines run (``straggler_share``). After
+    that the other machines fail and the request ends. With 0 they may boot until the request's deadline. Default 180.
 
     HF uses no machine of a request before the request ends, so one machine that never boots holds back all running
-    machines. A machine that boots after the end is deleted."""
+    machines. A machine that boots after the end is deleted.
+    """
     straggler_share: Share = 0.9
-    """Share of a request's machines that must run before ``straggler_seconds`` counts; default 0.9. In a request for
-    fewer than ten machines, 0.9 means all machines: set a lower share if requests are small."""
+    """Share of a request's machines that must run before ``straggler_seconds`` counts. In a request for fewer than ten
+    machines, 0.9 means all machines: set a lower share if requests are small. Default 0.9."""
 
     tries: CountOrZero = 3
-    """Failed tries after which a wanted machine fails with the reason of the last try; default 3; 0 allows as many as
-    the request's deadline leaves time for.
+    """Number of failed tries after which a wanted machine fails, with the reason of the last try. With 0, only the
+    request's deadline ends the tries. Default 3.
 
-    A create that is refused for good, a failed boot, and a machine that dies before its request ends are tries. A
-    stock-out, a quota, a call that is throttled or not answered, and the change to another pool are not."""
+    A try is a create that is refused for good, a failed boot, or a machine that dies before its request ends. A
+    stock-out, a quota, a call that is throttled or not answered, and a change to another pool are no tries.
+    """
     max_lifetime_seconds: Amount = None
-    """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace; default none, so
-    machines never age. A machine is deleted only when HF returns it. In this way a new image rolls out over the grid.
+    """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace. In this way a
+    new image rolls out over the grid. A machine is deleted only when HF returns it. Default none, so machines never
+    age.
 
     At most a tenth of the template's machines, but at least one, is named at a time. While all pools of the template
-    back off, one machine is named, or none if a request waits for machines. A machine stays named if this setting is
-    removed.
+    back off, one machine is named, or none if a request waits for machines. A machine stays named if you remove this
+    setting.
     """
     price_per_hour: Price = None
-    """Cost of a machine of the template per hour, in any pool; default the pool's ``price_per_hour``. For templates
-    that share a pool and differ in size."""
+    """Cost of a machine of this template per hour, in any pool. For templates that share a pool and differ in size.
+    Default the pool's ``price_per_hour``."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """Return the limits of the template for the plan; id, pools and cap come from HF's templates file."""
@@ -179,41 +182,41 @@ class Settings(Section):
     """The whole configuration. Paths are absolute or relative to the working directory, never to the file."""
 
     id: Label
-    """The provisioner's id, a label value on pods; default ``HF_PROVIDER_NAME``.
-    Two provisioners that share a namespace need different ids."""
+    """The provisioner's id, which is also a label value on pods. Two provisioners that share a namespace need different
+    ids. Default ``HF_PROVIDER_NAME``."""
     name_prefix: Prefix = "hf"
-    """First part of machine names; default ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf.
-    Two provisioners that share a MIG need different prefixes."""
+    """First part of machine names. Two provisioners that share a MIG need different prefixes. Default
+    ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf."""
     request_deadline_minutes: Duration = 60.0
-    """Minutes until the missing machines of a request fail; default 60. HF counts a running request as supply."""
+    """Minutes until the missing machines of a request fail. Until then HF counts these machines as supply. Default
+    60."""
     return_deadline_minutes: Duration = 60.0
-    """Minutes until a return that cannot be carried out ends with an error; default 60."""
+    """Minutes until a return that cannot be carried out ends with an error. Default 60."""
     orphan_grace_minutes: Duration = 10.0
-    """Minutes that an orphan is observed before it is deleted; default 10. Gives an operator time to notice a
-    mistake."""
+    """Minutes that an orphan is observed before it is deleted, so that an operator can notice a mistake. Default 10."""
     orphan_cap_per_hour: CountOrZero = 20
-    """Maximum number of orphans deleted per hour; default 20; 0 keeps all orphans. Limits the damage of a wrong state
-    file."""
+    """Maximum number of orphans that are deleted per hour. Limits the damage of a wrong state file. 0 keeps all
+    orphans. Default 20."""
     cancel_after_minutes: Duration = 30.0
-    """Minutes without a poll of HF for a request, while HF polls for other requests, until the request is cancelled;
-    default 30."""
+    """Minutes without a poll of HF for a request, after which the request is cancelled. Only minutes in which HF polls
+    for other requests count. Default 30."""
     retention_hours: DurationOrZero = 24.0
-    """Hours that a request stays in the files after HF has seen its end; default 24. HF may poll for the request
-    again."""
+    """Hours that a request stays in the files after HF has seen its end, because HF may poll for the request again.
+    Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """Hours for which all of HF's lists must lack a machine that was reported to HF, until the machine is deleted as an
-    orphan, within the orphans' cap and brake; default none: the machine is only shown. At least 1, because HF may send
-    a list in parts. Only for grids that call getReturnRequests with all their hosts."""
+    """Hours after which a machine that was reported to HF, but is in no list of HF, is deleted as an orphan. The cap
+    and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that call
+    getReturnRequests with all their hosts. Default none, so the machine is only shown."""
     adopt_prefixes: AdoptPrefixes = ()
-    """Name prefixes of another provider's machines that a return may delete; default none. For a migration. Google's
-    connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``.
+    """Name prefixes of another provider's machines that a return may delete. For a migration. Google's connector names
+    instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
 
     The connector's operator does not make deleted pods again, but each of its pods has a finalizer. Let the operator
-    run until the last pod is gone; a pod that is left then stays terminating, and its return fails.
+    run until the last pod is gone. Without the operator a pod stays terminating, and its return fails.
     """
     usage_days: UsageDays = 92
-    """Days of machine-hours kept for `provisioner usage`; default 92, a quarter; at least 32, because a month's budget
-    is computed from them. Each day takes a line of memory.json per template, pool and account."""
+    """Days of machine-hours that are kept for `provisioner usage`. At least 32, because the month's budget is computed
+    from these days. Each day adds a line to memory.json per template, pool and account. Default 92, a quarter."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()
@@ -223,14 +226,16 @@ class Settings(Section):
     compute: Compute = Compute()
     """Use of the Compute Engine API."""
     ca_bundle: OptionalCarriedFile = None
-    """File of the certificate authorities (PEM) that every client trusts instead of the system's; default
-    ``REQUESTS_CA_BUNDLE``, else the system's. For a proxy that decrypts TLS, or endpoints with private certificates.
+    """File with the certificate authorities (PEM) that every client trusts instead of the system's authorities. For a
+    proxy that decrypts TLS, or for endpoints with private certificates. Default ``REQUESTS_CA_BUNDLE``, else the
+    system's.
 
     The file must contain every authority in use, including the public ones. A cluster's own authority (``ca_file``,
-    kubeconfig) takes precedence for that cluster. Read at the start."""
+    kubeconfig) takes precedence for that cluster. Read at the start.
+    """
     listen: Listen = "127.0.0.1:9464"
-    """Address of metrics, health and status page; default 127.0.0.1:9464. Port 0 uses a free port. On any address but
-    the loopback, everyone who reaches the address can read the pages, see ``server``."""
+    """Address of metrics, health and status page. Port 0 uses a free port. If the address is not the loopback, everyone
+    who reaches it can read the pages: see ``server``. Default 127.0.0.1:9464."""
     server: Server = Server()
     """Access to metrics, health and status page."""
     events: Events | None = None

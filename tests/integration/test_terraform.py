@@ -157,7 +157,7 @@ def test_destroy_leaves_nothing_unless_protection_is_set(module: Module) -> None
     }
     assert {type_ for type_, _ in refusing} == REFUSING
     page = " ".join((ROOT / "docs" / "deploy-google.md").read_text().split())
-    assert "With `deletion_protection = true` cluster, secrets and share" in page
+    assert "`deletion_protection = true`, it protects the cluster, the secrets, and a share" in page
     assert all("var.deletion_protection" in value for value in refusing.values())
     assert module.default("deletion_protection") == "False"
     assert all(api["disable_on_destroy"] is False for api in module.of("google_project_service").values())

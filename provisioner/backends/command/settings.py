@@ -64,12 +64,12 @@ class CreateCommand(Section):
     """The command that makes a machine."""
 
     argv: Argv
-    """Program and arguments, never run by a shell. No default."""
+    """Program and arguments. No shell runs them. No default."""
     id: Pattern
-    """Regular expression with the group ``id`` that finds the id of the new job in the output. A success without an id
-    counts as uncertain. No default."""
+    """Regular expression with the group ``id``, which finds the id of the new job in the output. A success without an
+    id counts as uncertain. No default."""
     at_once: Calls = 4
-    """Processes at a time; default 4."""
+    """Number of processes at a time. Default 4."""
 
 
 class ListCommand(Section):
@@ -81,30 +81,30 @@ class ListCommand(Section):
     format: Annotated[
         Literal["json", "csv", "separated", "xml", "lines"], Expects("json, csv, separated, xml or lines")
     ]
-    """Format of the output: ``json``; ``csv`` with a header line; ``separated`` by ``separator`` without a header;
-    ``xml``; ``lines``, of which each is matched by ``match``. No default."""
+    """Format of the output: ``json``; ``csv`` with a header line; ``separated``: columns between ``separator``, without
+    a header; ``xml``; ``lines``: each line is matched by ``match``. No default."""
     items: OptionalText = None
-    """Position of the records in the output: for json the key of their list, or a pointer such as ``/data/jobs``; for
-    xml a path such as ``.//job_list``. Default for json: the document itself is the list."""
+    """Position of the records in the output. For json, the key of the records' list, or a pointer such as
+    ``/data/jobs``; for xml, a path such as ``.//job_list``. Default for json: the document itself is the list."""
     fields: Mapping[str, str] = Field(default_factory=dict)
-    """Names of the fields of a record: ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``,
-    ``created``, ``started`` and ``mark`` are optional. For ``separated`` the fields' columns, counted from 1; for
-    ``lines`` the groups of ``match``. Default none."""
+    """Fields of a record: ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``, ``created``,
+    ``started`` and ``mark`` are optional. The value is the field's name in the output; for ``separated`` its column,
+    counted from 1; for ``lines`` a group of ``match``. Default none."""
     separator: Separator = "|"
     """Character between the columns of the formats ``csv`` (usually ``,``) and ``separated``; default ``|``."""
     skip: Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")] = 0
     """Lines to skip before the first record, for the formats ``separated`` and ``lines``; default 0."""
     match: OptionalPattern = None
-    """Regular expression with named groups that each line must match, for the format ``lines``. A line that does not
-    match fails the observation. Default none."""
+    """Regular expression with named groups, for the format ``lines``. A line that does not match fails the observation.
+    Default none."""
     time_format: OptionalText = None
-    """Format of ``created`` and ``started`` for strptime, or ``epoch``; default none. Without a format, ``created`` is
-    not read as a time, but still identifies a machine, so it must stay the same for the whole life of a job."""
+    """Format of ``created`` and ``started`` for strptime, or ``epoch``. Without a format, ``created`` is not read as a
+    time, but still identifies a machine. So it must stay the same for the whole life of a job. Default none."""
     host: OptionalText = None
-    """Name or address of the host of all machines, if the list does not show it; default none."""
+    """Name or address of the host of all machines, if the list does not show the host. Default none."""
     empty: Ending | None = None
-    """Exit code and output of the command if there are no jobs, for a command that then prints nothing. Default none:
-    an empty output fails the observation."""
+    """Exit code and output of the command if there are no jobs. Set this for a command that prints no list in this
+    case. Default none: an empty output fails the observation."""
 
 
 class DeleteCommand(Section):
@@ -114,11 +114,12 @@ class DeleteCommand(Section):
     """Program and arguments. The arguments must contain ``{id}``, because some schedulers end other jobs if no id is
     given. Default none; ``pending`` and ``running`` are then needed."""
     pending: OptionalArgv = None
-    """Program and arguments for a machine that waits, if the place needs another command for it; default ``argv``."""
+    """Program and arguments for a machine that waits, if the place needs another command for such a machine. Default
+    ``argv``."""
     running: OptionalArgv = None
     """Program and arguments for a machine that does not wait; default ``argv``."""
     gone: Ending | None = None
-    """Exit code and output of the command if the machine was gone already; default none."""
+    """Exit code and output of the command if the machine is already gone. Default none."""
 
 
 class States(Section):
@@ -164,39 +165,40 @@ class CommandPool(Pool):
     states: States
     """The place's words for states. No default."""
     errors: Errors = ()
-    """Error classes by the output of a program that fails; the first match counts. A failure without a match is
-    ``other``. A match in the error output of the list command counts even if the exit code is 0. Default none."""
+    """Error classes by the output of a failed program; the first match counts. A failure without a match is ``other``.
+    A match in the error output of the list command counts even if the exit code is 0. Default none."""
     reasons: Errors = ()
-    """Error classes by the reason for which a job waits. A class such as quota sends the machine to the next pool. A
-    wait for any other reason is no error. Default none."""
+    """Error classes by the reason why a job waits. A class such as quota sends the machine to the next pool. A wait for
+    any other reason is no error. Default none."""
     user: OptionalText = None
-    """User of the jobs, for ``{user}``; default none."""
+    """User of the jobs, the value of ``{user}`` in arguments. Default none."""
     variables: Variables = Field(default_factory=dict)
-    """Further placeholders of arguments, with their values; default none."""
+    """Further placeholders in arguments, with their values. Default none."""
     template_variables: Mapping[str, Variables] = Field(default_factory=dict)
-    """Values of variables for single templates, by templateId; default none. Every variable needs a value in
-    ``variables``, too."""
+    """Other values of ``variables`` for single templates, by templateId. Every variable needs a value in ``variables``,
+    too. Default none."""
     environment: Mapping[str, str] = Field(default_factory=dict)
-    """Further variables of the programs. Besides these, the programs get only HOME, LANG=C.UTF-8 and PATH. Default
+    """Environment variables of the programs, besides HOME, LANG=C.UTF-8 and PATH. The programs get no others. Default
     none."""
     credentials: OptionalSecretFile = None
-    """File that is read anew before each process, for the variable ``credentials_variable``; default none."""
+    """File whose content each program gets in the environment variable ``credentials_variable``. The file is read
+    before each start of a program. Default none."""
     credentials_variable: Text = "PLACE_TOKEN"
-    """Variable with the content of ``credentials``; default PLACE_TOKEN."""
+    """Environment variable with the content of ``credentials``. Default PLACE_TOKEN."""
     time_out_seconds: TimeOut = 30.0
-    """Longest run of a program in seconds; default 30, which is the most, because a new loop waits for the old loop's
-    programs. A program that takes longer is ended, and 5 seconds later killed, with all its processes."""
+    """Seconds that a program may run. After that it is ended, and 5 seconds later killed with all its processes. At
+    most 30, because a new loop waits for the old loop's programs. Default 30."""
     calls_per_minute: Calls = 120
-    """Maximum number of programs that are started in any minute; default 120."""
+    """Maximum number of programs that are started in any minute. Default 120."""
     exclusive: Switch = True
-    """True: no two machines share a host and its name; default true. Set false if the place does not guarantee this."""
+    """True: no two machines share a host and its name. Set false if the place does not guarantee this. Default true."""
     cleanup: Switch = False
-    """True: the place keeps records of ended jobs until the delete command deletes them; default false."""
+    """True: the place keeps records of ended jobs until the delete command deletes the records. Default false."""
     lag_seconds: DurationOrZero = 30.0
-    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 30, because
-    many schedulers list a new job late."""
+    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
+    Many schedulers list a new job late. Default 30."""
     observe_seconds: Duration = 10.0
-    """Seconds between two observations; default 10. Each observation runs a program."""
+    """Seconds between two observations. Each observation runs a program. Default 10."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "calls_per_minute")
 

@@ -32,33 +32,33 @@ class GkePool(Pool):
     kind: Literal["gke"] = "gke"
     """Kind of the place."""
     namespace: Namespace = "gcp-symphony"
-    """Namespace of the pods; default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
+    """Namespace of the pods. Default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
     pod_spec: CarriedFile
     """File in the configuration's directory: a pod's spec, or a full Pod manifest. No default."""
     kubeconfig: OptionalSecretFile = None
-    """File that names cluster and credentials; default ``GKE_KUBECONFIG`` of HF's provider config, then the
-    environment's ``KUBECONFIG``, then the service account of the pod that the provisioner runs in."""
+    """File that names cluster and credentials. Default ``GKE_KUBECONFIG`` of HF's provider config, else ``KUBECONFIG``
+    of the environment, else the service account of the provisioner's own pod."""
     context: OptionalText = None
-    """Context within the kubeconfig; default its current one."""
+    """Context within the kubeconfig. Default the kubeconfig's current context."""
     endpoint: Endpoint = None
-    """Address of the cluster's API server, instead of a kubeconfig; default none. Google credentials are used, except
-    that an address with http:// (the embedded cloud) gets none. ``PROVISIONER_EMBEDDED_CLOUD`` of the environment
-    replaces it, and cluster and login with it."""
+    """Address of the cluster's API server, with Google credentials, instead of a kubeconfig. An address with http://
+    (the embedded cloud) gets no credentials. ``PROVISIONER_EMBEDDED_CLOUD`` in the environment replaces the cluster and
+    the login of every pool. Default none."""
     ca_file: OptionalCarriedFile = None
-    """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's, which includes the
-    authority of a GKE cluster's DNS endpoint."""
+    """Certificate authority (PEM) of ``endpoint``. Default ``ca_bundle``, else the system's authorities, which include
+    the authority of a GKE cluster's DNS endpoint."""
     credentials: OptionalSecretFile = None
-    """Key file of a service account, or configuration of a workload identity federation, for the endpoint; default
+    """Key file of a service account, or configuration of a workload identity federation, for ``endpoint``. Default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
-    """A pod that we delete and that still terminates so many seconds after its grace period is deleted by force;
-    default: never. The pod's containers may still run on a node that is cut off. Set this only if that is
-    acceptable."""
+    """If a pod that we deleted is still terminating this many seconds after the end of its grace period, it is deleted
+    by force. The pod's containers may still run on a node that is cut off: set this only if that is acceptable. Default
+    never."""
 
     loss_events: Switch = True
-    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template; default
-    true. Many losses at once make ten Events and one Event that counts the others. This needs the right to create
-    events. If the right is missing, that is logged once, and no further Event is written."""
+    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template. Of many
+    losses at once, ten get an Event, and one more Event counts the others. This needs the right to create events. If
+    the right is missing, the log says so once, and no further Event is written. Default true."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 

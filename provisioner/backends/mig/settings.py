@@ -26,28 +26,28 @@ class MigPool(Pool):
     kind: Literal["mig"] = "mig"
     """Kind of the place."""
     project: PlaceName
-    """Google Cloud project of the group; default ``GCP_PROJECT_ID`` of HF's provider config."""
+    """Google Cloud project of the group. Default ``GCP_PROJECT_ID`` of HF's provider config."""
     zone: Zone = None
-    """Zone of a zonal group. Either this or ``region``."""
+    """Zone of a zonal group. Set either this or ``region``."""
     region: Region = None
-    """Region of a regional group. Either this or ``zone``."""
+    """Region of a regional group. Set either this or ``zone``."""
     group: PlaceName
     """Name of the managed instance group. No default."""
     endpoint: Endpoint = None
-    """Address of the Compute API; default the environment's ``PROVISIONER_COMPUTE_ENDPOINT``, else Google's own.
-    ``PROVISIONER_EMBEDDED_CLOUD`` of the environment replaces it."""
+    """Address of the Compute API. ``PROVISIONER_EMBEDDED_CLOUD`` in the environment replaces this address. Default
+    ``PROVISIONER_COMPUTE_ENDPOINT`` of the environment, else Google's own."""
     ipv6: Switch = False
-    """True: an instance whose network has only IPv6 counts as running, with its IPv6 address; default false, because
-    HF's documentation names only IPv4 addresses."""
+    """True: an instance whose network has only IPv6 counts as running, with its IPv6 address. HF's documentation names
+    only IPv4 addresses. Default false."""
     credentials: OptionalSecretFile = None
-    """Key file of a service account, or configuration of a workload identity federation; default
+    """Key file of a service account, or configuration of a workload identity federation. Default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0
-    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 30, because
-    lists may miss a new instance."""
+    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
+    Lists may miss a new instance. Default 30."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
-    """Seconds between two observations; default 10. Pools of one project share the lists of their zones; a list costs a
-    call per 500 instances. At most 30, so that a change is seen within that time."""
+    """Seconds between two observations. A list costs a call per 500 instances, and pools of one project share the lists
+    of their zones. At most 30, so that a change is seen within that time. Default 10."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
 

@@ -33,28 +33,29 @@ class RayPool(Pool):
     endpoint: Address
     """Address of the cluster's dashboard, for example http://head:8265. No default."""
     entrypoint: Text
-    """Shell command that starts the machine's daemons and stays in the foreground. ``HF_MACHINE_NAME`` in its
+    """Shell command that starts the machine's daemons, and stays in the foreground. ``HF_MACHINE_NAME`` in its
     environment is the machine's name. No default."""
     num_cpus: Amount = 1.0
-    """CPUs that Ray reserves for a job; default 1. With 0, all jobs run on the head."""
+    """CPUs that Ray reserves for a job. With 0, all jobs run on the head. Default 1."""
     num_gpus: Amount = 0.0
     """GPUs that Ray reserves for a job; default 0."""
     memory: Bytes = None
     """Bytes of memory that Ray reserves for a job; default none."""
     resources: Mapping[str, float] = Field(default_factory=dict)
-    """Custom resources of Ray that a job needs, for example one per node; default none."""
+    """Custom resources of Ray that a job needs, for example one for each node. Default none."""
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables of the entrypoint's environment; default none."""
     token_file: OptionalSecretFile = None
-    """File with the token for the dashboard or for a proxy in front of it. The file is read before each call. Default
-    none."""
+    """File with the token for the dashboard, or for a proxy in front of the dashboard. The file is read before each
+    call. Default none."""
     ca_file: OptionalFile = None
-    """Certificate authority of the endpoint (PEM); default ``ca_bundle``, else the system's."""
+    """Certificate authority (PEM) of ``endpoint``. Default ``ca_bundle``, else the system's authorities."""
     exclusive: Switch = True
-    """True: no two machines share a host and its name; default true. Ray guarantees this only if ``resources`` or
-    ``num_cpus`` fill a node."""
+    """True: no two machines share a host and its name. Ray guarantees this only if ``resources`` or ``num_cpus`` fill a
+    node. Default true."""
     lag_seconds: DurationOrZero = 5.0
-    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 5."""
+    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
+    Default 5."""
     observe_seconds: Duration = 5.0
     """Seconds between two observations; default 5."""
 

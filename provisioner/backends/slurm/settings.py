@@ -36,24 +36,24 @@ class SlurmPool(Pool):
     kind: Literal["slurm"] = "slurm"
     """Kind of the place."""
     endpoint: Address
-    """Address of slurmrestd: https://HOST:PORT, or unix:///PATH of its socket. http:// is for hosts that only trusted
-    users reach, because the token is sent in clear. No default."""
+    """Address of slurmrestd: https://HOST:PORT, or unix:///PATH of its socket. Use http:// only for a host that only
+    trusted users reach, because the token is then sent in clear text. No default."""
     user: Word
     """Slurm user who owns the jobs. No default."""
     token_file: SecretFile
-    """File with the user's JSON web token. It is read before each call, so that it can be renewed at any time.
+    """File with the user's JSON web token. The file is read before each call, so you can renew the token at any time.
     No default."""
     api_version: ApiVersion = "auto"
-    """Version of slurmrestd's API; default auto, the newest that both sides know (v0.0.37 to v0.0.45)."""
+    """Version of slurmrestd's API (v0.0.37 to v0.0.45). Default auto, the newest version that both sides know."""
     partition: Word
     """Partition of the jobs. No default."""
     script_file: CarriedFile
-    """File in the configuration's directory: the batch script of each job, which starts the machine's daemons and stays
+    """File in the configuration's directory: the batch script of each job. It starts the machine's daemons, and stays
     in the foreground. ``HF_MACHINE_NAME`` in its environment is the machine's name. No default."""
     account: OptionalText = None
-    """Account that the jobs are charged to; default the user's."""
+    """Account that the jobs are charged to. Default the user's own."""
     qos: OptionalText = None
-    """Quality of service; default the account's."""
+    """Quality of service of the jobs. Default the account's."""
     reservation: OptionalText = None
     """Reservation whose nodes the jobs use; default none."""
     constraints: OptionalText = None
@@ -61,27 +61,27 @@ class SlurmPool(Pool):
     tres_per_node: OptionalText = None
     """Further resources, for example ``gres/gpu:1``; default none."""
     cpus: OptionalNumber = None
-    """CPUs of each job; default Slurm's, one."""
+    """CPUs of each job. Default Slurm's own default, one."""
     memory_mb: OptionalNumber = None
-    """Memory of each job in units of 2^20 bytes; default the partition's."""
+    """Memory of each job in MiB (2^20 bytes). Default the partition's."""
     time_limit_minutes: OptionalNumber = None
-    """Minutes after which Slurm ends a job; default the partition's. The loop names the machine to HF for return before
-    this time."""
+    """Minutes after which Slurm ends a job. The loop names the machine to HF for return before this time. Default the
+    partition's limit."""
     exclusive: Switch = True
-    """True: each job has its node for itself, and so its own host name; default true. False: several machines share a
-    node's name, so the script must give each a host name of its own."""
+    """True: each job has a node for itself, and so its own host name. False: several machines share a node's name, so
+    the script must give each machine its own host name. Default true."""
     environment: Mapping[str, str] = Field(default_factory=dict)
     """Further variables of the script's environment; default none."""
     working_directory: Word = "/tmp"
-    """Directory in which the script runs; default /tmp, because a user's home may be missing on the nodes."""
+    """Directory in which the script runs. A user's home may be missing on the nodes. Default /tmp."""
     ca_file: OptionalCarriedFile = None
-    """Certificate authority of slurmrestd (PEM); default ``ca_bundle``, else the system's."""
+    """Certificate authority (PEM) of slurmrestd. Default ``ca_bundle``, else the system's authorities."""
     lag_seconds: DurationOrZero = 0.0
-    """Minimum seconds between the starts of two observations that prove that a machine is gone; default 0, because
-    slurmctld lists a job as soon as it has accepted it."""
+    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
+    Default 0, because slurmctld lists a job as soon as it has accepted the job."""
     observe_seconds: DurationOrZero = 5.0
-    """Seconds between two observations; default 5. A list of 1,000 jobs costs slurmctld half a second; all pools of a
-    cluster share the list."""
+    """Seconds between two observations. A list of 1,000 jobs costs slurmctld half a second; all pools of a cluster
+    share the list. Default 5."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "api_version")
 
