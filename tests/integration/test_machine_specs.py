@@ -24,8 +24,8 @@ from tests.support.passing import pools_of
 from tests.support.waiting import PATIENCE, until
 
 ROOT = Path(__file__).parents[2]
-RAY_WORKER = "config/places/ray-worker-pod.yaml"
-"""The pod spec of a machine that joins Ray and no grid of Symphony."""
+OTHERS = ("config/places/ray-worker-pod.yaml", "deploy/machine/htcondor/pod-spec.yaml")
+"""The pod specs of machines that join Ray or HTCondor, and no grid of Symphony."""
 IDLE = "deploy/kustomize/overlays/kind/config/pod-spec.yaml"
 """A machine that is in no grid: for a laptop."""
 SPOT_POD_SECONDS = 15
@@ -49,7 +49,7 @@ def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
     texts += [(path, text) for path in pages for text in re.findall(r"(?ms)^```yaml\n(.*?)^```", path.read_text())]
     for path, text in texts:
         where = str(path.relative_to(ROOT))
-        if where not in (IDLE, RAY_WORKER):
+        if where not in (IDLE, *OTHERS):
             yield from ((where, spec) for one in yaml.safe_load_all(text) if (spec := spec_in(one)))
 
 
