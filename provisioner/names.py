@@ -29,6 +29,10 @@ NO_TEMPLATE = "unknown"
 """Template of machines whose request is unknown, in metrics and in an intent that was rebuilt from machine names
 alone. Pools do not serve this template, so machines are never created for it."""
 
+OPERATOR_ACCOUNT = "operator"
+"""Account of the requests of `provisioner request`. They are not cancelled if they are not polled, because the command
+has ended."""
+
 RETURN_ID_PREFIX = "ret-"
 """Prefix of the id of a return request, which distinguishes returns from requests, because getRequestStatus gets only
 the id."""

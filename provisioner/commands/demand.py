@@ -6,23 +6,22 @@ import argparse
 import json
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
-from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, open_states, settings
-from provisioner.demand.preview import PreviewedCalls
-from provisioner.demand.service import Calls, DemandService, Report
+from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, find_store, open_states, settings
+from provisioner.demand.service import DemandService, PreviewedCalls, Report
 from provisioner.demand.settings import FILE, Demand, load
 from provisioner.demand.slurm_power import SlurmPower
 from provisioner.demand.sources import SourceError
@@ -30,11 +29,14 @@ from provisioner.files.config_error import ConfigError
 from provisioner.hostfactory import slurm_file, templates
 from provisioner.hostfactory.provider_config import Directories
 from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory, ScriptFailed
-from provisioner.process_end import end, interruptible
+from provisioner.hostfactory.slurm_file import SlurmFile
+from provisioner.process_end import end
 from provisioner.settings.definitions import Settings
 from provisioner.state.directory import SLURM_NODES_FILE
-from provisioner.state.errors import StateError
+from provisioner.state.errors import LockTimeout, StateError
+from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.locks import LockFile, describe_holder, identity
+from provisioner.state.protocols import State
 from provisioner.state.slurm_nodes import SlurmNodes
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
@@ -45,6 +47,11 @@ LATE_STEPS = 5
 """Intervals without the end of a step after which the process counts as stuck."""
 
 
+Right = tuple[HostFactory, Callable[[], None]]
+"""The scripts, and a function that raises StateError if the right to make the steps is unknown, and SystemExit if it is
+lost."""
+
+
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     command.add_argument("--once", action="store_true", help="make one step, print it, and end")
@@ -53,71 +60,90 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make steps until SIGTERM, and return an exit code. PROBLEM means that another process makes the steps, that the
-    server could not listen, or that with ``--once`` the step or a source failed. Raises ConfigError, TemplatesError,
-    UsageError, StateError."""
+    """Make steps until SIGTERM, and return an exit code. PROBLEM means that the server could not listen, or that with
+    ``--once`` the step or a source failed. Raises ConfigError, TemplatesError, UsageError, and StateError, for example
+    if another process makes the steps."""
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
-    slurm, problems = slurm_file.load(directories.conf, [template.id for template in provider.templates])
-    if problems:
-        raise ConfigError(problems)
-    file, nodes = Path(directories.conf) / FILE, SlurmNodes(os.path.join(directories.state, SLURM_NODES_FILE))
-    demand = load(file, provider) if file.exists() or not slurm else Demand(sources={})
+    demand, slurm = _load(directories, provider)
     prepare(around.ca_bundle)
-    states = open_states()
-
-    def repeat(calls: Calls, show: Callable[[Report], None]) -> int:
+    states, metrics = open_states(), DemandMetrics(CollectorRegistry())
+    right: AbstractContextManager[Right] = _only_service(directories)
+    if options.dry_run:
+        right = nullcontext((PreviewedCalls(states), lambda: None))
+    with right as (calls, check):
         try:
-            service = DemandService(demand, provider.templates, states, calls)
+            service = DemandService(demand, provider.templates, states, calls, check)
+            if options.listen:
+                _serve(options.listen, metrics, demand.interval_seconds, around)
         except SourceError as error:
             raise UsageError(str(error)) from error
+        except ListenError as error:
+            print(error, file=sys.stderr)
+            return PROBLEM
+        nodes = SlurmNodes(os.path.join(directories.state, SLURM_NODES_FILE))
         power = SlurmPower(slurm, nodes, calls, states) if slurm and not options.dry_run else None
         while True:
             report = service.step(time.time())
             if power is not None:
-                _step_slurm(power, report)
-            show(report)
-            if options.once or options.dry_run:
-                print(json.dumps(asdict(report)), flush=True)
+                _step_slurm(power, check, report)
+            metrics.show(report)
+            _publish(options, states[0], asdict(report))
             if options.once:
                 return PROBLEM if report.problem or any(one["problem"] for one in report.sources.values()) else FINE
             time.sleep(demand.interval_seconds)
 
-    if options.dry_run:
-        return repeat(PreviewedCalls(states), lambda report: None)
-    lock = LockFile(os.path.join(directories.state, "demand.lock"))
+
+def _load(directories: Directories, provider: templates.Provider) -> tuple[Demand, SlurmFile | None]:
+    """Return the settings in demand.yaml, which may be absent if there is a slurm.json, and those in slurm.json. Raises
+    ConfigError, TemplatesError."""
+    slurm, problems = slurm_file.load(directories.conf, [template.id for template in provider.templates])
+    if problems:
+        raise ConfigError(problems)
+    file = Path(directories.conf) / FILE
+    return load(file, provider) if file.exists() or not slurm else Demand(sources={}), slurm
+
+
+@contextmanager
+def _only_service(directories: Directories) -> Iterator[Right]:
+    """Hold the right to make the steps: a lock in the state directory and, for a state in a Kubernetes API, a Lease.
+    Raises StateError if another process keeps the right."""
+    lock, store = LockFile(os.path.join(directories.state, "demand.lock")), find_store(os.environ)
     # A script that outlives a killed process holds the lock, too, so no step begins before its request is recorded.
     if not lock.acquire(CALL_SECONDS):
-        print(describe_holder(lock.path, CALL_SECONDS), file=sys.stderr)
-        return PROBLEM
-    lock.sign(identity() | {"since": format_utc(time.time())})
-    metrics = DemandMetrics(CollectorRegistry())
-    made = tempfile.mkdtemp(prefix="demand-")
+        raise LockTimeout(describe_holder(lock.path, CALL_SECONDS))
+    lease = KubeTurn(store.api(), f"{directories.name}-demand") if store else None
 
-    def publish(report: Report) -> None:
-        metrics.show(report)
-        lock.check_in_place()
-        try:
-            states[0].write_demand(asdict(report))
-        except StateError as error:
-            log.warning("Report could not be published", extra={"problem": str(error)})
+    def check() -> None:
+        if not lock.is_in_place() or (lease is not None and not lease.keep()):
+            raise SystemExit("Another process may make the steps of `provisioner demand` now, so this process ends.")
 
-    with interruptible(lambda: shutil.rmtree(made, ignore_errors=True)):
-        try:
-            if options.listen:
-                _serve(options.listen, metrics, demand.interval_seconds, around)
-            return repeat(HostFactory(os.environ, Path(made), (lock.fileno(),)), publish)
-        except ListenError as error:
-            print(error, file=sys.stderr)
-            return PROBLEM
-        finally:
-            lock.release()
+    try:
+        lock.sign(identity() | {"since": format_utc(time.time())})
+        if lease is not None and not lease.acquire(CALL_SECONDS):
+            raise LockTimeout(f"{store}: another process serves this instance")
+        yield HostFactory(os.environ, (lock.fileno(),)), check
+    finally:
+        if lease is not None:
+            lease.release()
+        lock.release()
 
 
-def _step_slurm(power: SlurmPower, report: Report) -> None:
+def _publish(options: argparse.Namespace, state: State, report: dict[str, Any]) -> None:
+    if options.once or options.dry_run:
+        print(json.dumps(report), flush=True)
+    try:
+        if not options.dry_run:
+            state.write_demand(report)
+    except StateError as error:
+        log.warning("Report could not be published", extra={"problem": str(error)})
+
+
+def _step_slurm(power: SlurmPower, check: Callable[[], None], report: Report) -> None:
     """Make a step for Slurm's nodes, and add its problem to the report."""
     try:
+        check()
         power.step()
     except (StateError, ScriptFailed, SourceError) as error:
         report.problem = report.problem or str(error)

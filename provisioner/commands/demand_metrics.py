@@ -9,9 +9,6 @@ from prometheus_client import CollectorRegistry, Gauge
 from provisioner.demand.service import Report
 from provisioner.telemetry.metric_collectors import CountedTable, Group, Metric, Table
 
-NUMBERS = ("wanted", "asked", "running", "idle")
-"""Numbers of a template in a report, each with a metric of its name."""
-
 
 class DemandMetrics(Group):
     """The numbers of the last step."""
@@ -52,7 +49,12 @@ class DemandMetrics(Group):
             self.last_step.set(report.at)
         if not report.sources:
             return
-        for table, key in zip((self.wanted, self.asked, self.running, self.idle), NUMBERS, strict=True):
+        for key, table in {
+            "wanted": self.wanted,
+            "asked": self.asked,
+            "running": self.running,
+            "idle": self.idle,
+        }.items():
             table.replace({template: numbers[key] for template, numbers in report.templates.items()})
         self._read_at = {name: source["read_at"] or self.started for name, source in report.sources.items()}
         self.failures.replace({name: source["failures"] for name, source in report.sources.items()})

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
+import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from provisioner.commands.shared_options import FINE, Document, add_shared, open_states, show
-from provisioner.demand.service import read_intent
+from provisioner.demand.service import read_requests
 from provisioner.hostfactory.script_calls import HostFactory
-
-RC_ACCOUNT = "operator"
-"""Account of the requests that these commands make, by which they find their requests again."""
+from provisioner.names import OPERATOR_ACCOUNT
 
 POLL_SECONDS = 1.0
 
 Entry = dict[str, Any]
-
-
-def _ask_scripts(directory: str) -> HostFactory:
-    return HostFactory(os.environ, Path(directory))
 
 
 def add_request_options(command: argparse.ArgumentParser) -> None:
@@ -40,12 +33,13 @@ def add_request_options(command: argparse.ArgumentParser) -> None:
 
 def run_request(options: argparse.Namespace) -> int:
     """Request machines, and print the id of the request or, with ``--wait``, its answer. Raises ScriptFailed."""
-    with tempfile.TemporaryDirectory() as directory:
-        hf = _ask_scripts(directory)
-        id_ = hf.request(options.template, options.count, RC_ACCOUNT)
-        entry: Entry = {"requestId": id_, "status": "running", "message": "", "machines": []}
-        while options.wait and (entry := hf.status(id_))["status"] == "running":
-            time.sleep(POLL_SECONDS)
+    hf = HostFactory(os.environ)
+    id_ = hf.request(options.template, options.count, OPERATOR_ACCOUNT)
+    if options.wait:
+        print(f"Request {id_}", file=sys.stderr)
+    entry: Entry = {"requestId": id_, "status": "running", "message": "", "machines": []}
+    while options.wait and (entry := hf.status(id_))["status"] == "running":
+        time.sleep(POLL_SECONDS)
     document = {"requests": [entry | {"template": options.template, "count": options.count}]}
     return show(options, document, _request_lines, fine=entry["status"] != "complete_with_error")
 
@@ -57,8 +51,7 @@ def add_return_options(command: argparse.ArgumentParser) -> None:
 
 def run_return(options: argparse.Namespace) -> int:
     """Return machines, and print the id of the return request. Raises ScriptFailed."""
-    with tempfile.TemporaryDirectory() as directory:
-        print(_ask_scripts(directory).return_machines(options.machines))
+    print(HostFactory(os.environ).return_machines(options.machines))
     return FINE
 
 
@@ -70,18 +63,13 @@ def add_requests_options(command: argparse.ArgumentParser) -> None:
 def run_requests(options: argparse.Namespace) -> int:
     """Print the answers to the requests of ``provisioner request``, without machines that were returned. Raises
     ScriptFailed, StateError."""
-    intents = list(filter(None, map(read_intent, open_states())))
-    returned = {name for intent in intents for one in intent.returns.values() for name in one.names}
-    mine = {one.id: one for intent in intents for one in intent.requests.values() if one.rc_account == RC_ACCOUNT}
-    with tempfile.TemporaryDirectory() as directory:
-        entries = _ask_scripts(directory).statuses([*mine]) if mine else []
-    shown = [
-        entry
-        | {"template": request.template, "count": request.count}
-        | {"machines": [machine for machine in entry["machines"] if machine["machineId"] not in returned]}
-        for entry, request in zip(entries, mine.values(), strict=True)
-    ]
-    return show(options, {"requests": shown}, _request_lines)
+    mine, returns = read_requests(open_states(), OPERATOR_ACCOUNT)
+    returned = frozenset[str]().union(*returns.values())
+    entries = HostFactory(os.environ).statuses([*mine]) if mine else []
+    for entry, request in zip(entries, mine.values(), strict=True):
+        kept = [machine for machine in entry["machines"] if machine["machineId"] not in returned]
+        entry |= {"template": request.template, "count": request.count, "machines": kept}
+    return show(options, {"requests": entries}, _request_lines)
 
 
 def _request_lines(document: Document) -> Iterator[str]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from provisioner.demand.settings import Demand, TemplateDemand
 from provisioner.demand.sources import Reading
+from provisioner.names import NO_TEMPLATE
 
 STEADY = 2
 """Successful reads in a row after which machines may be returned because of a source."""
+
+
+UNDECIDED = "no source decides about the template"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,8 @@ class LastValue:
     """The last complete reading of a source, and what has happened to the reads since."""
 
     templates: Set[str] = frozenset()
-    """The templates about which the source decides; empty for all templates."""
+    """The templates about which the source decides: those of its settings, and those that it has named since. Empty for
+    all templates."""
     reading: Reading | None = None
     """The last reading, which stays while later reads fail; None before the first success."""
     read_at: float | None = None
@@ -40,6 +45,7 @@ class LastValue:
         wanted = {**reading.wanted, **{template: before[template] for template in unconfirmed}}
         return replace(
             self,
+            templates=self.templates and self.templates | wanted.keys(),
             reading=reading._replace(wanted=wanted),
             read_at=now,
             problem="",
@@ -51,9 +57,18 @@ class LastValue:
         """Return the value after a failed read."""
         return replace(self, problem=problem, failures=self.failures + 1, successes=0, unconfirmed=frozenset())
 
+    @property
+    def idle(self) -> Mapping[str, float] | None:
+        """Return the machines that are idle now; none if the source does not answer, because it may have given work to
+        a machine since its last reading. Return None if the source knows no machines."""
+        if self.reading is not None and (self.reading.idle is None or not self.problem):
+            return self.reading.idle
+        return {}
+
     def decides(self, template: str) -> bool:
-        """Return True if the source decides about a template."""
-        return not self.templates or template in self.templates
+        """Return True if the source decides about a template. Each source decides about machines whose template was
+        lost with the state: none are wanted."""
+        return not self.templates or template in self.templates or template == NO_TEMPLATE
 
 
 class Wish(NamedTuple):
@@ -64,8 +79,8 @@ class Wish(NamedTuple):
     frozen: dict[str, str]
     """Reason for which no machine of a template is returned, by template. Templates that may fall are left out."""
     idle: dict[str, Mapping[str, float]]
-    """Machines without work and their idle seconds, by template. A template is left out if no source knows its
-    machines; then any machine of the template may be returned."""
+    """Machines that have no work by the present readings, and their idle seconds, by template. A template is left out
+    if no source knows its machines; then any machine of the template may be returned."""
 
 
 def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings: Demand) -> Wish:
@@ -78,11 +93,10 @@ def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings
             wish.frozen[template] = reason
         if not deciding and not own.least:
             continue
-        readings = [value.reading for value in deciding.values() if value.reading]
-        numbers = [reading.wanted.get(template, 0) for reading in readings]
-        number = max(numbers, default=0) if settings.combine == "max" else sum(numbers)
+        numbers = [value.reading.wanted.get(template, 0) for value in deciding.values() if value.reading]
+        number = (max if settings.combine == "max" else sum)(numbers or [0])
         wish.wanted[template] = min(max(number, own.least), limit, limit if own.most is None else own.most)
-        if known := [reading.idle for reading in readings if reading.idle is not None]:
+        if known := [value.idle for value in deciding.values() if value.idle is not None]:
             wish.idle[template] = _idle_everywhere(known)
     return wish
 
@@ -93,14 +107,9 @@ def _find_hindrance(deciding: Mapping[str, LastValue]) -> str:
     for name, value in deciding.items():
         if value.successes < STEADY:
             return f"source {name} {f'failed: {value.problem}' if value.problem else 'is new'}"
-    return "" if deciding else "no source decides about the template"
+    return "" if deciding else UNDECIDED
 
 
-def _idle_everywhere(known: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def _idle_everywhere(known: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the machines that are idle by each source, with the shortest time."""
-    first, *others = known
-    return {
-        name: min([seconds, *(other[name] for other in others)])
-        for name, seconds in first.items()
-        if all(name in other for other in others)
-    }
+    return {name: min(idle[name] for idle in known) for name in set[str].intersection(*map(set, known))}

@@ -1,21 +1,60 @@
-"""The decision of a step: which machines are requested and which are returned. No I/O, no clock, no log.
+"""The decision of a step: our machines, recovered from the scripts' answers, and which machines are requested and which
+are returned. No I/O, no clock, no log.
 
-A step never requests more machines than are missing now. It returns only machines that do not work, and only after
-fewer machines have been wanted for some time.
+A step never requests more machines than are missing now. It returns only machines that do not work, a share of a
+template's machines at once, and only if they have to leave or after fewer machines have been wanted for some time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
-from provisioner.demand.last_values import Wish
-from provisioner.demand.machines import Ours
+from provisioner.demand.last_values import UNDECIDED, Wish
 from provisioner.demand.settings import Demand
+from provisioner.demand.sources import Running
+from provisioner.model import Request
+
+ENDED = frozenset({"complete", "complete_with_error"})
+
+Entry = Mapping[str, Any]
+"""Entry of a request in getRequestStatus."""
 
 Levels = Mapping[str, Sequence[tuple[float, int]]]
 """Times and numbers of the latest wishes by template, the oldest first. They reach back ``fall_after_seconds``."""
+
+
+class Ours(NamedTuple):
+    """Our requests and machines at one moment."""
+
+    asked: Mapping[str, int]
+    """Machines that run or are still on their way, by template."""
+    running: Mapping[str, Running]
+    """Machines that run, by name."""
+    settled: Set[str]
+    """Running machines whose request has ended. A return of another machine would end its request."""
+
+
+def recover(requests: Iterable[Request], entries: Mapping[str, Entry], gone: Set[str]) -> Ours:
+    """Return what ``requests`` have led to. ``entries``: the answer to each request. ``gone``: machines that were
+    returned."""
+    asked: Counter[str] = Counter()
+    running: dict[str, Running] = {}
+    settled: set[str] = set()
+    for request in requests:
+        entry = entries[request.id]
+        machines, has_ended = entry["machines"], entry["status"] in ENDED
+        ours = [one for one in machines if one["result"] == "succeed" and one["name"] not in gone]
+        for one in ours:
+            running[one["name"]] = Running(request.template, float(one["launchtime"] or request.created_wall))
+        if has_ended:
+            settled.update(one["name"] for one in ours)
+            asked[request.template] += len(ours)
+        else:
+            over = sum(one["result"] == "fail" or one["name"] in gone for one in machines)
+            asked[request.template] += max(0, request.count - over)
+    return Ours(asked, running, settled)
 
 
 class Step(NamedTuple):
@@ -34,33 +73,46 @@ class Step(NamedTuple):
 def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand, levels: Levels, now: float) -> Step:
     """Return the calls of this step. ``lost``: seconds left for the machines that HostFactory has to return; 0 for a
     machine that is gone. ``levels``: from the step before; empty after a start. ``now``: epoch seconds."""
-    returns = [name for name, left in lost.items() if name in ours.settled and (not left or _is_free(name, wish, ours))]
-    reasons = [f"returns {len(returns)} machines that are lost or have to leave"] if returns else []
     running = Counter(one.template for one in ours.running.values())
+    shares = Counter({template: max(1, int(settings.fall_share * number)) for template, number in running.items()})
+    returns = _find_leaving(wish, ours, lost, shares)
+    reasons = [f"returns {len(returns)} machines that are lost or have to leave"] if returns else []
     leaving = Counter(ours.running[name].template for name in returns)
     free = _find_free(wish, ours, lost, now - settings.minimum_age_seconds)
-    requests: dict[str, int] = {}
-    kept: dict[str, Sequence[tuple[float, int]]] = {}
+    requests, kept = dict[str, int](), dict[str, Sequence[tuple[float, int]]]()
     since = now - settings.fall_after_seconds
-    for template, wanted in wish.wanted.items():
-        asked = ours.asked.get(template, 0) - leaving[template]
-        if template not in wish.frozen:
+    for template in {**wish.wanted, **ours.asked}:
+        wanted, asked = wish.wanted.get(template, 0), ours.asked.get(template, 0) - leaving[template]
+        frozen = wish.frozen.get(template, "" if template in wish.wanted else UNDECIDED)
+        if not frozen:
             kept[template] = _levels_since(since, [*levels.get(template, ()), (now, wanted)])
         if wanted > asked:
             requests[template] = min(wanted - asked, settings.rise_at_once)
             reasons.append(f"{template}: requests {requests[template]}, because {wanted} are wanted and {asked} asked")
-        elif wanted < asked and template in wish.frozen:
-            reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {wish.frozen[template]}")
+        elif wanted < asked and frozen:
+            reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {frozen}")
         elif wanted < asked:
-            surplus = _find_surplus(asked, kept[template], since)
-            share = max(1, int(settings.fall_share * running[template]))
-            chosen = free.get(template, [])[: min(surplus, share)]
+            surplus, own = _find_surplus(asked, kept[template], since), free.get(template, [])
+            chosen = own[: min(surplus, shares[template])]
             returns += chosen
             reasons.append(
                 f"{template}: {wanted} are wanted and {asked} asked, {surplus} of them too many since "
-                f"{settings.fall_after_seconds:g} s, {len(free.get(template, []))} are free; returns {len(chosen)}"
+                f"{settings.fall_after_seconds:g} s, {len(own)} are free; returns {len(chosen)}"
             )
     return Step(returns, requests, reasons, kept)
+
+
+def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Counter[str]) -> list[str]:
+    """Return the machines that are gone, and free machines that have to leave, those with the soonest end first.
+    ``shares``: the number of machines that may still leave by template, which is reduced."""
+    leaving = []
+    for name in sorted(lost.keys() & ours.settled, key=lambda name: (lost[name], name)):
+        template = ours.running[name].template
+        if lost[name] and not (shares[template] and _is_free(name, wish, ours)):
+            continue
+        shares[template] -= bool(lost[name])
+        leaving.append(name)
+    return leaving
 
 
 def _find_surplus(asked: int, levels: Sequence[tuple[float, int]], since: float) -> int:

@@ -6,41 +6,60 @@ neither repeats a request nor loses one.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from provisioner.demand.last_values import LastValue, Wish, combine
-from provisioner.demand.machines import ACCOUNT, ENDED, Entry, Ours, recover
-from provisioner.demand.plan import Levels, plan_step
+from provisioner.demand.plan import ENDED, Entry, Levels, Ours, plan_step, recover
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Fleet, Reading, Shape, Source, SourceError
-from provisioner.hostfactory.script_calls import ScriptFailed
+from provisioner.hostfactory import Answer
+from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import UNLIMITED, Template
-from provisioner.model import Intent, Request
+from provisioner.model import Request
+from provisioner.names import NO_TEMPLATE
 from provisioner.state.errors import StateError, StateMissing, StateStale
 from provisioner.state.protocols import State
 
 log = logging.getLogger(__name__)
 
+ACCOUNT = "demand"
+"""Account (``rc_account``) of our requests, by which they are found again after a crash."""
 
-class Calls(Protocol):
-    """The calls of HostFactory that the service makes. Each call raises ScriptFailed."""
 
-    def statuses(self, ids: Sequence[str]) -> Sequence[Entry]:
-        """Call getRequestStatus, and return the entries."""
+class PreviewedCalls(HostFactory):
+    """Calls that are answered from what the loop has published, and that record nothing, for ``--dry-run``."""
 
-    def reclaimed(self, names: Sequence[str]) -> Mapping[str, int]:
-        """Call getReturnRequests, and return the seconds left of each host that has to be returned."""
+    def __init__(self, states: Sequence[State]) -> None:
+        """Store the state of each shard."""
+        super().__init__({})
+        self._states = states
 
-    def request(self, template: str, count: int, rc_account: str) -> str:
-        """Call requestMachines, and return the id of the request."""
+    def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the published or settled answer to each id, and an answer without machines to an id that has none.
+        Raises StateError."""
+        answers: dict[str, Answer] = {}
+        for state in self._states:
+            with suppress(StateMissing):  # no loop has run yet
+                answers |= state.status.read_all()
+            answers |= state.terminal_answers.answers()
+        waiting = {"status": "running", "message": "", "machines": []}
+        return [json.loads(answers[id_].text) if id_ in answers else {**waiting, "requestId": id_} for id_ in ids]
 
-    def return_machines(self, names: Sequence[str]) -> str:
-        """Call requestReturnMachines, and return the id of the return request."""
+    def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
+        """Return the seconds left of each machine that HostFactory has to return. Raises StateError."""
+        lost = {name: loss for state in self._states if names for name, loss in state.status.read_lost().items()}
+        return {name: lost[name].grace for name in names if name in lost}
+
+    def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Record nothing, and return the answer to a request, with an empty id."""
+        return {"requestId": ""}
 
 
 @dataclass
@@ -67,14 +86,16 @@ class DemandService:
         settings: Demand,
         templates: Iterable[Template],
         states: Sequence[State],
-        calls: Calls,
+        calls: HostFactory,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the sources. ``states``: the state of each shard. Raises SourceError."""
-        self._settings, self._states, self._calls = settings, states, calls
-        self._shapes = {template.id: read_shape(template) for template in templates}
-        self._limits = {
-            template.id: 10**9 if template.max_number == UNLIMITED else template.max_number for template in templates
-        }
+        """Open the sources. ``states``: the state of each shard. ``check``: function that raises StateError if another
+        process may make the steps now. Raises SourceError."""
+        self._settings, self._states, self._calls, self._check = settings, states, calls, check
+        self._shapes, self._limits = dict[str, Shape](), dict[str, int]()
+        for template in templates:
+            self._shapes[template.id] = read_shape(template)
+            self._limits[template.id] = 10**9 if template.max_number == UNLIMITED else template.max_number
         self._sources = {name: source.open() for name, source in settings.sources.items()}
         self._values = {name: LastValue(source.templates()) for name, source in settings.sources.items()}
         self._levels: Levels = {}
@@ -85,45 +106,48 @@ class DemandService:
 
     def step(self, now: float) -> Report:
         """Make one step, and return its report. ``now``: epoch seconds. A problem of the state or of a script ends the
-        step; the next step finds out what has happened."""
+        step, except that a refused request stops no other; the next step finds out what has happened."""
         report = Report(now)
         try:
             ours, lost = self._recover()
             self._read_sources(Fleet(now, self._shapes, ours.running))
-            wish = combine(self._values, self._limits, self._settings)
+            unknown = dict.fromkeys(ours.asked.keys() & {NO_TEMPLATE}, 0)
+            wish = combine(self._values, unknown | self._limits, self._settings)
             self._describe(report, wish, ours)
             step = plan_step(wish, ours, lost, self._settings, self._levels, now)
             self._levels, report.reasons = step.levels, step.reasons
+            self._check()
             if step.returns:
                 id_ = self._calls.return_machines(step.returns)
                 log.info("Returned machines", extra={"request": id_, "machines": len(step.returns)})
             for template, count in step.requests.items():
-                id_ = self._calls.request(template, count, ACCOUNT)
-                log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
+                self._request(template, count, report)
         except (StateError, ScriptFailed) as error:
             report.problem = str(error)
             log.warning("Step failed", extra={"problem": report.problem})
         return report
 
+    def _request(self, template: str, count: int, report: Report) -> None:
+        """Request machines. If the script refuses, the other templates go on."""
+        try:
+            id_ = self._calls.request(template, count, ACCOUNT)
+            log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
+        except ScriptFailed as error:
+            report.problem = report.problem or str(error)
+            log.warning("Request failed", extra={"template": template, "problem": str(error)})
+
     def _recover(self) -> tuple[Ours, Mapping[str, int]]:
         """Return our requests and machines, and the seconds left of the machines that have to be returned."""
-        requests, returns = self._read_intents()
-        ids = {one.id for one in requests} | returns.keys()
-        self._ended = {id_: entry for id_, entry in self._ended.items() if id_ in ids}
-        entries = self._read_answers([one.id for one in requests])
+        requests, returns = read_requests(self._states, ACCOUNT)
+        self._ended = {id_: entry for id_, entry in self._ended.items() if id_ in requests or id_ in returns}
+        entries = self._read_answers(requests)
         names = {machine["name"] for entry in entries.values() for machine in entry["machines"]}
         self._gone = names.intersection(self._gone.union(*returns.values()))
         self._read_answers([id_ for id_, returned in returns.items() if not names.isdisjoint(returned)])
-        ours = recover(requests, entries, self._gone)
+        ours = recover(requests.values(), entries, self._gone)
         return ours, self._calls.reclaimed(sorted(ours.settled))
 
-    def _read_intents(self) -> tuple[list[Request], dict[str, Sequence[str]]]:
-        """Return our requests, and the machines of each return request, of all shards."""
-        intents = list(filter(None, map(read_intent, self._states)))
-        requests = [one for intent in intents for one in intent.requests.values() if one.rc_account == ACCOUNT]
-        return requests, {id_: one.names for intent in intents for id_, one in intent.returns.items()}
-
-    def _read_answers(self, ids: Sequence[str]) -> dict[str, Entry]:
+    def _read_answers(self, ids: Iterable[str]) -> dict[str, Entry]:
         """Return the answer to each id. A terminal answer is read only once."""
         asked = [id_ for id_ in ids if id_ not in self._ended]
         read = {entry["requestId"]: entry for entry in self._calls.statuses(asked)} if asked else {}
@@ -131,41 +155,31 @@ class DemandService:
         return {id_: read.get(id_) or self._ended[id_] for id_ in ids}
 
     def _read_sources(self, fleet: Fleet) -> None:
-        """Read all sources at once, and keep the results."""
+        """Read all sources at once, and keep the results. Log the jobs that fit no template, unless the last reading
+        had jobs of the same description."""
         with ThreadPoolExecutor(max(1, len(self._sources)), "source") as threads:
             results = threads.map(lambda source: _read(source, fleet), self._sources.values())
         for name, result in zip(self._sources, results, strict=True):
             value = self._values[name]
-            if isinstance(result, Reading):
-                self._note_unfit(name, value, result)
-                self._values[name] = value.after_reading(result, fleet.now)
-            else:
+            if isinstance(result, str):
                 log.warning("Source failed", extra={"source": name, "problem": result})
                 self._values[name] = value.after_failure(result)
-
-    def _note_unfit(self, name: str, value: LastValue, reading: Reading) -> None:
-        """Log the jobs that fit no template, unless the last reading had jobs of the same description."""
-        for jobs, number in reading.unfit.items():
-            if value.reading is None or jobs not in value.reading.unfit:
-                log.warning("Jobs fit no template", extra={"source": name, "jobs": jobs, "number": number})
+                continue
+            self._values[name] = value.after_reading(result, fleet.now)
+            for jobs in result.unfit.keys() - (value.reading.unfit.keys() if value.reading else ()):
+                facts = {"source": name, "jobs": jobs, "number": result.unfit[jobs]}
+                log.warning("Jobs fit no template", extra=facts)
 
     def _describe(self, report: Report, wish: Wish, ours: Ours) -> None:
         running = Counter(one.template for one in ours.running.values())
+        idle = Counter(one.template for name, one in ours.running.items() if name in wish.idle.get(one.template, ()))
+        numbers = {"wanted": wish.wanted, "asked": ours.asked, "running": running, "idle": idle}
         for template in wish.wanted.keys() | ours.asked.keys():
-            report.templates[template] = {
-                "wanted": wish.wanted.get(template, 0),
-                "asked": ours.asked.get(template, 0),
-                "running": running[template],
-                "idle": len(wish.idle.get(template, {}).keys() & ours.running.keys()),
-            }
+            report.templates[template] = {key: counts.get(template, 0) for key, counts in numbers.items()}
         for name, value in self._values.items():
-            report.sources[name] = {
-                "wanted": dict(value.reading.wanted) if value.reading else {},
-                "read_at": value.read_at,
-                "problem": value.problem,
-                "failures": value.failures,
-                "unfit": dict(value.reading.unfit) if value.reading else {},
-            }
+            reading = value.reading or Reading({})
+            facts = {"read_at": value.read_at, "problem": value.problem, "failures": value.failures}
+            report.sources[name] = {"wanted": dict(reading.wanted), **facts, "unfit": dict(reading.unfit)}
 
 
 def _read(source: Source, fleet: Fleet) -> Reading | str:
@@ -179,28 +193,29 @@ def _read(source: Source, fleet: Fleet) -> Reading | str:
         return f"{type(error).__name__}: {error}"
 
 
-def read_intent(state: State) -> Intent | None:
-    """Return intent; None if the state is new. Raises StateError if intent is lost, old or unreadable."""
-    try:
-        intent, newest = state.intent.read_newest()
-    except StateMissing:
-        if state.intent.existed() or state.memory.existed():
-            raise
-        return None
-    if intent.generation < newest:
-        raise StateStale(f"{state.path}: intent is an old copy. Run `provisioner recover`.")
-    return intent
+def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Request], dict[str, Sequence[str]]]:
+    """Return the requests of an account, and the machines of each return request, by id, of all shards. Raises
+    StateError if the intent of a shard is lost, old or unreadable."""
+    requests, returns = dict[str, Request](), dict[str, Sequence[str]]()
+    for state in states:
+        try:
+            intent, newest = state.intent.read_newest()
+        except StateMissing:
+            if state.intent.existed() or state.memory.existed():
+                raise
+            continue  # a new state
+        if intent.generation < newest:
+            raise StateStale(f"{state.path}: intent is an old copy. Run `provisioner recover`.")
+        requests |= {id_: one for id_, one in intent.requests.items() if one.rc_account == account}
+        returns |= {id_: one.names for id_, one in intent.returns.items()}
+    return requests, returns
 
 
 def read_shape(template: Template) -> Shape:
     """Return the size of a template's machines by HostFactory's attributes."""
     attributes = {name: value for name, (_, value) in template.attributes.items()}
+    gpus = 0.0
+    with suppress(ValueError):
+        gpus = float(attributes.get("ngpus", "0"))
     cpus = float(attributes["ncpus"]) * float(attributes["ncores"])
-    return Shape(cpus, float(attributes["nram"]), _number(attributes.get("ngpus", "0")), attributes)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
+    return Shape(cpus, float(attributes["nram"]), gpus, attributes)

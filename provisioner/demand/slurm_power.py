@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from provisioner.demand.machines import ENDED
-from provisioner.demand.service import Calls, read_intent
+from provisioner.demand.plan import ENDED
+from provisioner.demand.service import read_requests
 from provisioner.demand.simple_sources import run_program_of_source
 from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import Loss
+from provisioner.hostfactory.script_calls import HostFactory
 from provisioner.hostfactory.slurm_file import RC_ACCOUNT, SlurmFile
 from provisioner.names import format_printable
 from provisioner.state.errors import StateMissing
@@ -189,7 +190,7 @@ def parse_nodes(listing: str) -> Iterator[tuple[SlurmNode, Sequence[str]]]:
 class SlurmPower:
     """Slurm's nodes and their machines, in steps. Only one process may take steps."""
 
-    def __init__(self, settings: SlurmFile, records: SlurmNodes, calls: Calls, states: Sequence[State]) -> None:
+    def __init__(self, settings: SlurmFile, records: SlurmNodes, calls: HostFactory, states: Sequence[State]) -> None:
         """Store the arguments. ``states``: the state of each shard."""
         self._settings, self._records, self._calls, self._states = settings, records, calls, states
         self._ended: dict[str, SlurmRequest] = {}
@@ -212,9 +213,7 @@ class SlurmPower:
 
     def _read(self) -> Condition:
         """Return the present condition. Intent comes before the records, and the records before the nodes."""
-        intents = list(filter(None, map(read_intent, self._states)))
-        requests = [one for intent in intents for one in intent.requests.values() if one.rc_account == RC_ACCOUNT]
-        returned = frozenset(name for intent in intents for one in intent.returns.values() for name in one.names)
+        requests, returns = read_requests(self._states, RC_ACCOUNT)
         with self._records.changing() as current:  # a program that has recorded a request has recorded its nodes, too
             records = dict(current)
         nodes = {
@@ -228,7 +227,7 @@ class SlurmPower:
         for state in self._states:
             with suppress(StateMissing):  # the loop has not written it yet
                 lost |= state.status.read_lost()
-        return Condition(records, nodes, self._read_requests([one.id for one in requests]), lost, returned)
+        return Condition(records, nodes, self._read_requests(requests), lost, frozenset[str]().union(*returns.values()))
 
     def _change_nodes(self, updates: Sequence[Update]) -> None:
         """Call scontrol for nodes that get the same state, or an address each. If Slurm refuses, log the refusal: the
@@ -246,7 +245,7 @@ class SlurmPower:
         else:
             log.info("Changed nodes of Slurm", extra={"change": fields})
 
-    def _read_requests(self, ids: Sequence[str]) -> dict[str, SlurmRequest]:
+    def _read_requests(self, ids: Iterable[str]) -> dict[str, SlurmRequest]:
         asked = [id_ for id_ in ids if id_ not in self._ended]
         read = {entry["requestId"]: _request(entry) for entry in (self._calls.statuses(asked) if asked else ())}
         self._ended |= {id_: request for id_, request in read.items() if request.has_ended}

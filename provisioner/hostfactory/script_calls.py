@@ -1,4 +1,4 @@
-"""HostFactory's side of the five scripts: each call runs a shell script with a JSON file, as HostFactory does."""
+"""HostFactory's side of the five scripts: each call runs a shell script with a JSON document."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from provisioner.hostfactory.provider_config import SCRIPTS
@@ -22,19 +21,17 @@ class ScriptFailed(Exception):
 class HostFactory:
     """HostFactory's side of the interface. Each call uses only the script's output."""
 
-    def __init__(self, environment: Mapping[str, str], directory: Path, inherited: Sequence[int] = ()) -> None:
-        """Store the environment of the scripts and the directory of the JSON files. ``inherited``: file descriptors
-        that stay open until a script has ended, even if this process is killed."""
-        self.environment = dict(environment)
-        self._directory, self._inherited = directory, inherited
+    def __init__(self, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
+        """Store the environment of the scripts. ``inherited``: file descriptors that stay open until a script has
+        ended, even if this process is killed."""
+        self.environment, self._inherited = dict(environment), inherited
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Run a script with a JSON document, and return the JSON object that the script prints. Raises ScriptFailed."""
-        file = self._directory / f"hf_in_{script}.json"
-        file.write_text(json.dumps(document))
         try:
             done = subprocess.run(
-                [os.path.join(SCRIPTS, f"{script}.sh"), "-f", str(file)],
+                [os.path.join(SCRIPTS, f"{script}.sh")],
+                input=json.dumps(document),
                 env=self.environment,
                 cwd="/",
                 capture_output=True,

@@ -64,7 +64,7 @@ class Playground:
             "HF_PROVIDER_LOGDIR": str(self.logs),
             "HF_PYTHON": sys.executable,
         }
-        self.hf = HostFactory(self.environment, self.directory)
+        self.hf = HostFactory(self.environment)
         self._end = ExitStack()
 
     def __enter__(self) -> Self:

@@ -221,12 +221,14 @@ def _records_from_memory(memory: Memory) -> Records:
 
 
 def _records_from_answers(answers: Mapping[str, Answer]) -> Records:
-    """Return a record for each answer, with the number or the names of its machines."""
+    """Return a record for each answer, with the number or the names of its machines, and with its account."""
     found: Records = {}
     for id_, answer in answers.items():
-        names = tuple(entry["name"] for entry in json.loads(answer.text)["machines"])
-        is_return = id_.startswith(RETURN_ID_PREFIX)
-        found[id_] = ReturnRequest(id_, names, UNKNOWN_MOMENT) if is_return else _remnant(id_, len(names))
+        machines = json.loads(answer.text)["machines"]
+        if id_.startswith(RETURN_ID_PREFIX):
+            found[id_] = ReturnRequest(id_, tuple(one["name"] for one in machines), UNKNOWN_MOMENT)
+        else:
+            found[id_] = _remnant(id_, len(machines), next((one.get("rcAccount", "") for one in machines), ""))
     return found
 
 
@@ -236,8 +238,8 @@ def _records_from_names(machines: Iterable[str], prefix: str) -> Records:
     return {id_: _remnant(id_, count) for id_, count in counts.items()}
 
 
-def _remnant(id_: str, count: int) -> Request:
-    return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT)
+def _remnant(id_: str, count: int, rc_account: str = "") -> Request:
+    return Request(id_, NO_TEMPLATE, count, UNKNOWN_MOMENT, rc_account)
 
 
 # --- texts for operators ----------------------------------------------------------------------------------------------

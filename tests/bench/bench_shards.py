@@ -178,7 +178,7 @@ def hold(cluster: Cluster, namespace: str) -> Held:
         directory = Path(made)
         write_configuration(directory, cluster, namespace, 1, 1)
         environment = environment_of(directory) | {"HF_PROVIDER_WORKDIR": str(directory / "work-0")}
-        hf = HostFactory(environment, directory)
+        hf = HostFactory(environment)
         with loops(environment, directory, 1) as [process]:
             before, began = answered_calls(cluster), time.monotonic()
             ids = [hf.request("Fake0", HELD // HELD_REQUESTS) for _ in range(HELD_REQUESTS)]
@@ -225,7 +225,7 @@ def measure(cluster: Cluster, shards: int, machines: int, *, pods: bool = False)
         counts = [min(REQUEST, machines - first) for first in range(0, machines, REQUEST)]
         write_configuration(directory, cluster, namespace, shards, len(counts), pods=pods)
         environment = environment_of(directory)
-        hf = HostFactory(environment, directory)
+        hf = HostFactory(environment)
         with loops(environment, directory, shards) as processes:
             leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
             until(lambda: _all_lead(cluster, leases, shards), 120, every=0.5, what="every shard has a loop")

@@ -154,7 +154,7 @@ def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
         )
         try:
             until((places["WORK"] / "heartbeat").exists, MINUTE, what="the loop begins")
-            yield process.pid, HostFactory(environment, directory)
+            yield process.pid, HostFactory(environment)
         finally:
             process.terminate()
             process.wait(MINUTE)

@@ -105,7 +105,7 @@ def stopped_waiter(site: Site) -> None:
 def broken_scripts(site: Site) -> None:
     """Let HostFactory call the scripts as another provider instance, whose files do not exist."""
     with suppress(ScriptFailed):
-        HostFactory(site.environment | {"HF_PROVIDER_NAME": "other"}, site.conf).request("Pod", 4)
+        HostFactory(site.environment | {"HF_PROVIDER_NAME": "other"}).request("Pod", 4)
 
 
 def silent_hostfactory(site: Site, hours: float = 2) -> None:

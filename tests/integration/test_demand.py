@@ -13,7 +13,7 @@ import pytest
 
 from provisioner.commands import demand as command
 from provisioner.commands.cli import run
-from provisioner.demand.machines import ACCOUNT
+from provisioner.demand.service import ACCOUNT
 from provisioner.hostfactory import Answer, Loss
 from provisioner.state.directory import StateDir
 from provisioner.state.locks import LockFile

@@ -114,7 +114,7 @@ class Bank:
             "HF_PROVIDER_WORKDIR": str(directory / "work"),
             "HF_PROVIDER_LOGDIR": str(directory / "log"),
         }
-        self.hf = HostFactory({**instance, "HF_PYTHON": sys.executable}, directory)
+        self.hf = HostFactory({**instance, "HF_PYTHON": sys.executable})
         clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         self._environment = {**clean, **instance, "HTTPS_PROXY": proxy.url}
         self.log, self._stack = directory / "loop.log", stack

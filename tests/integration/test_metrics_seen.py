@@ -310,7 +310,7 @@ def test_a_file_that_another_host_reads_otherwise(
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
         theirs = copy / hf.templates_file.name
-        host = HostFactory({**hf.environment, "HF_PROVIDER_CONFDIR": str(copy)}, tmp_path)
+        host = HostFactory({**hf.environment, "HF_PROVIDER_CONFDIR": str(copy)})
         for name, value in host.environment.items():
             monkeypatch.setenv(name, value)
 
@@ -412,7 +412,7 @@ def test_calls_of_hostfactory(tmp_path: Path, cloud: Simulator, scrape: Scraping
         wrong = {**hf.environment, "HF_PROVIDER_NAME": "other"}
         for _ in range(2):
             with pytest.raises(ScriptFailed, match="ended with 1"):
-                HostFactory(wrong, tmp_path).request(TEMPLATE, 1)
+                HostFactory(wrong).request(TEMPLATE, 1)
         seen.becomes(2, "script_calls_refused_total", script="requestMachines")
         hf.stop_loop()
         hf.start_loop()

@@ -79,7 +79,7 @@ class Sides:
             '"ncpus": ["Numeric", "1"], "ncores": ["Numeric", "1"], "nram": ["Numeric", "1024"]}}]'
         )
         common = {"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_CONFDIR": str(conf), "HF_PROVIDER_LOGDIR": str(directory)}
-        self.hf = HostFactory({**common, "HF_PROVIDER_WORKDIR": str(ways[0]), "HF_PYTHON": sys.executable}, directory)
+        self.hf = HostFactory({**common, "HF_PROVIDER_WORKDIR": str(ways[0]), "HF_PYTHON": sys.executable})
         self._environment = {**os.environ, **common, "HF_PROVIDER_WORKDIR": str(ways[1])}
         self._log = directory / "loop.log"
         self._loop: subprocess.Popen[bytes] | None = None

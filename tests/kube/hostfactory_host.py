@@ -50,7 +50,7 @@ class Host(HostFactory):
         who = {"runAsUser": USER, "runAsGroup": OWN, "supplementalGroups": [GROUP]}
         volumes = {"conf": pod.host, "state": pod.state, "log": log, "python": directory / "python"}
         self._inside = Inside({"securityContext": who, "containers": [one]}, volumes)
-        super().__init__(self._inside.environment(), directory)
+        super().__init__(self._inside.environment())
 
     def run(self, script: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run one of ``hf_scripts`` to its end."""

@@ -234,8 +234,7 @@ class LoopPod:
                 "HF_PROVIDER_WORKDIR": str(self.state),
                 "HF_PROVIDER_LOGDIR": str(directory),
                 "HF_PYTHON": sys.executable,
-            },
-            directory,
+            }
         )
 
     def __enter__(self) -> Self:

@@ -81,7 +81,7 @@ class Grid:
             "HF_PROVIDER_LOGDIR": str(self.logs),
             "HF_PYTHON": sys.executable,
         }
-        self.hf = HostFactory(self._environment, directory)
+        self.hf = HostFactory(self._environment)
         self._loop: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

@@ -20,6 +20,7 @@ from provisioner.model import (
     ReturnRecord,
     Verdict,
 )
+from provisioner.names import OPERATOR_ACCOUNT
 from provisioner.planning.allocate.machine_requests import fail_missing
 from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.holds import format_hold
@@ -35,13 +36,14 @@ from provisioner.planning.finish.returns import report_unread_as_failed
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
     """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
-    the request.
+    the request. An operator counts as knowing each answer.
 
     The answer to a return also counts as known if HF never asks for this answer. This happens if HF killed the script
     before the script printed the return's id, because then HF does not know the id.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
-        if record.id in activity.read_ids or any(slot.name in activity.inventory for slot in record.slots.values()):
+        is_read = record.id in activity.read_ids or record.rc_account == OPERATOR_ACCOUNT
+        if is_read or any(slot.name in activity.inventory for slot in record.slots.values()):
             draft.update_record(record.id, reported_at=draft.now)
     for return_record in [one for one in draft.returns.values() if one.ended and one.reported_at is None]:
         if return_record.id in activity.read_ids or _is_unclaimed(draft, activity, return_record):
@@ -76,9 +78,12 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
     """Return whether HF has forgotten a request. ``silence``: seconds in which HF has made other calls but has not
-    asked for the request. A request whose terminal answer HF has read is not forgotten."""
-    ours = record.reported_at is not None or record.message == CANCELLED_MESSAGE or record.is_trimmed
-    return not ours and silence >= limits.cancel_after_seconds
+    asked for the request. A request whose terminal answer HF has read is not forgotten, nor one of an operator."""
+    is_known = record.reported_at is not None or record.rc_account == OPERATOR_ACCOUNT
+    return (
+        not (is_known or record.message == CANCELLED_MESSAGE or record.is_trimmed)
+        and silence >= limits.cancel_after_seconds
+    )
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:

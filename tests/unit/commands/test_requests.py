@@ -13,6 +13,7 @@ from provisioner.commands.cli import run
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.script_calls import HostFactory as Scripts
 from provisioner.hostfactory.script_calls import ScriptFailed
+from provisioner.names import OPERATOR_ACCOUNT
 from tests.support.hostfactory.in_process import call_here, entry
 from tests.support.hostfactory.provider import HostFactory
 
@@ -56,7 +57,7 @@ def publish(hf: HostFactory, *, status: str, machines: object = (), message: str
 def test_a_request_is_recorded_for_the_operators_account(hf: HostFactory, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["request", "T1", "3"]) == 0
     ((id_, made),) = hf.state.intent.read().requests.items()
-    assert (made.template, made.count, made.rc_account) == ("T1", 3, requests.RC_ACCOUNT)
+    assert (made.template, made.count, made.rc_account) == ("T1", 3, OPERATOR_ACCOUNT)
     assert capsys.readouterr().out == f"{id_}  3 of T1  running\n"
 
 
@@ -73,7 +74,9 @@ def test_waiting_ends_with_the_request(
     monkeypatch.setattr(requests.time, "sleep", pause)
     assert run(["request", "T1", "2", "--wait", "-o", "json"]) == code
     assert len(pauses) == 2
-    (shown,) = json.loads(capsys.readouterr().out)["requests"]
+    printed = capsys.readouterr()
+    (shown,) = json.loads(printed.out)["requests"]
+    assert shown["requestId"] in printed.err, "the id is known even if the command is interrupted"
     assert (shown["status"], shown["count"], shown["machines"][0]["name"]) == (status, 2, ONE)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.demand.last_values import LastValue, combine
+from provisioner.demand.last_values import UNDECIDED, LastValue, combine
 from provisioner.demand.sources import Reading
+from provisioner.names import NO_TEMPLATE
 from tests.unit.demand.wishes import demand
 
 LIMITS = {"Small": 100, "Big": 100}
@@ -62,7 +63,7 @@ def test_a_source_freezes_only_its_own_templates() -> None:
         "bad": read("no answer", value=LastValue(frozenset({"Big"}))),
     }
     wish = combine(values, LIMITS | {"Other": 9}, demand())
-    assert wish.frozen == {"Big": "source bad failed: no answer", "Other": "no source decides about the template"}
+    assert wish.frozen == {"Big": "source bad failed: no answer", "Other": UNDECIDED}
     assert wish.wanted == {"Small": 1, "Big": 0}
 
 
@@ -79,6 +80,33 @@ def test_a_source_freezes_only_its_own_templates() -> None:
 def test_several_sources(settings: dict[str, object], number: int) -> None:
     values = {"one": read({"Small": 10}), "two": read({"Small": 20}), "new": LastValue()}
     assert combine(values, LIMITS, demand(**settings)).wanted["Small"] == number
+
+
+def test_a_source_decides_about_each_template_that_it_has_named() -> None:
+    value = read({"Big": 2}, {}, {}, value=LastValue(frozenset({"Small"})))
+    wish = combine({"one": value}, LIMITS | {"Other": 9}, demand())
+    assert wish.wanted == {"Small": 0, "Big": 0}
+    assert wish.frozen == {"Other": UNDECIDED}
+
+
+def test_no_machine_of_a_lost_template_is_wanted() -> None:
+    """`provisioner recover` has found it by an answer alone."""
+    value = read({"Small": 1}, {"Small": 1}, value=LastValue(frozenset({"Small"})))
+    wish = combine({"one": value}, {NO_TEMPLATE: 0}, demand())
+    assert (wish.wanted, wish.frozen) == ({NO_TEMPLATE: 0}, {})
+
+
+@pytest.mark.parametrize(
+    ("value", "idle"),
+    [
+        pytest.param(LastValue(), {}, id="never read"),
+        pytest.param(LastValue().after_reading(Reading({}, {"a": 5.0}), 0.0).after_failure("no"), {}, id="failed"),
+        pytest.param(LastValue().after_reading(Reading({}, {"a": 5.0}), 0.0), {"a": 5.0}, id="read"),
+        pytest.param(LastValue().after_reading(Reading({}), 0.0).after_failure("no"), None, id="knows no machines"),
+    ],
+)
+def test_a_machine_is_idle_only_by_the_present_reading(value: LastValue, idle: dict[str, float] | None) -> None:
+    assert combine({"one": value}, LIMITS, demand()).idle.get("Small") == idle
 
 
 def test_a_template_without_a_source_has_its_least_machines() -> None:

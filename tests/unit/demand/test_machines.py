@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.demand.machines import Ours, recover
+from provisioner.demand.plan import Ours, recover
 from provisioner.demand.sources import Running
 from provisioner.model import Request
 

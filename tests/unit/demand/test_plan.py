@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.demand.last_values import Wish
-from provisioner.demand.machines import Ours
-from provisioner.demand.plan import Levels, Step, plan_step
+from provisioner.demand.last_values import UNDECIDED, Wish
+from provisioner.demand.plan import Levels, Ours, Step, plan_step
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Running
 from tests.unit.demand.wishes import demand, make_ours
@@ -124,6 +123,19 @@ def test_a_machine_of_an_open_request_is_not_returned() -> None:
     assert step(wish(0), ours).returns == ["m1"]
 
 
+@pytest.mark.parametrize("idle", [None, {f"m{number}": 1.0 for number in range(10)}])
+def test_machines_that_have_to_leave_go_in_shares_and_the_soonest_first(idle: dict[str, float] | None) -> None:
+    lost = {f"m{number}": 3600 - number for number in range(10)} | {"m0": 0}
+    made = plan_step(wish(10, idle=idle), make_ours(machines(10)), lost, demand(fall_share=0.3), {}, NOW)
+    assert made.returns == ["m0", "m9", "m8", "m7"]
+    assert made.requests == {"Small": 4}
+
+
+def test_a_template_about_which_no_source_decides_keeps_its_machines_and_says_so() -> None:
+    made = plan_step(Wish({}, {}, {}), make_ours(machines(3)), {}, demand(), {}, NOW)
+    assert (made.returns, made.reasons) == ([], [f"Small: keeps 3 with 0 wanted, because {UNDECIDED}"])
+
+
 TEMPLATES = ("Small", "Big")
 AGES = st.floats(0, 2000)
 
@@ -179,7 +191,8 @@ def test_what_holds_for_every_step(
         assert made.requests.get(template, 0) <= pace.rise_at_once
         assert len(surplus) <= max(0, ours.asked[template] - gone - wanted[template]), "never fewer than wanted"
         running = sum(one.template == template for one in ours.running.values())
-        assert len(surplus) <= max(1, int(pace.fall_share * running)), "at most the share"
+        shared = [name for name in returned if lost.get(name) != 0]
+        assert len(shared) <= max(1, int(pace.fall_share * running)), "at most the share"
         assert not (template in frozen and surplus), "a failed source freezes"
         assert all(ours.running[name].since <= NOW - pace.minimum_age_seconds for name in surplus)
     for name in made.returns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from provisioner.demand.machines import Ours
+from provisioner.demand.plan import Ours
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Fleet, Reading, Running, Source, SourceError, SourceSettings
 

@@ -19,6 +19,7 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
+from provisioner.names import OPERATOR_ACCOUNT
 from provisioner.planning.core.slots import CANCELLED_MESSAGE
 from provisioner.planning.finish.cancellation import cancel_unpolled, note_reported
 from tests.unit.core import (
@@ -64,6 +65,10 @@ LATCHED = Brake(BrakeReason.INTENT_LOST, BEFORE, "before")
                      id="HF has heard: never"),
         pytest.param({"ended": DONE, "message": CANCELLED_MESSAGE}, HfActivity(last_call_at=NOW), False,
                      id="cancelled, and HF has not heard: its end is never taken back"),
+        pytest.param({"rc_account": OPERATOR_ACCOUNT}, HfActivity(last_call_at=NOW), False,
+                     id="an operator's request, which is not polled: never"),
+        pytest.param({"rc_account": OPERATOR_ACCOUNT, "ended": DONE}, HfActivity(last_call_at=NOW), False,
+                     id="an operator's request that has ended: never"),
         pytest.param({"is_cancelling": True}, HfActivity({REQUEST: NOW}, last_call_at=NOW), False,
                      id="polled since: revoked"),
         pytest.param({"is_cancelling": True, "ended": DONE, "reported_at": BEFORE}, HfActivity(last_call_at=NOW), False,
@@ -124,6 +129,13 @@ def test_whether_hf_knows_the_terminal_answer(
     assert draft.returns["ret-1"].reported_at is None
     note_reported(draft, HfActivity(read_ids=frozenset({"ret-1"})))
     assert draft.returns["ret-1"].reported_at == (NOW if ended else None), "a script printed the end of the return"
+
+
+def test_an_operator_knows_each_terminal_answer() -> None:
+    own = record(running(0), ended=DONE, rc_account=OPERATOR_ACCOUNT)
+    draft = draft_of(memory(own, record(running(1), id_=OTHER, ended=DONE)), limits=LIMITS)
+    note_reported(draft, HfActivity())
+    assert [one.reported_at for one in draft.requests.values()] == [NOW, None]
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> Non
 
 @pytest.mark.parametrize("settled", [False, True], ids=["published", "settled"])
 def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(state: StateDir, settled: bool) -> None:
-    text = '{"status":"complete","machines":[{"name":"x"},{"name":"y"}]}'
+    text = '{"status":"complete","machines":[{"name":"x","rcAccount":"demand"},{"name":"y","rcAccount":"demand"}]}'
     if settled:
         lose(state, "intent", "memory", "status")
         state.terminal_answers.settle_reported(THIRD, text)
@@ -247,6 +247,7 @@ def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(st
         state.status.write({THIRD: Answer(text, True)}, {})
     apply_recovery(state, plan(state))
     assert written(state)[0] == {THIRD: (NO_TEMPLATE, 2)}
+    assert state.intent.read().requests[THIRD].rc_account == "demand", "its account finds it again"
 
 
 # --- several at once --------------------------------------------------------------------------------------------------
