@@ -46,10 +46,10 @@ class HostFactory:
             raise ScriptFailed(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
         try:
             answer = json.loads(done.stdout)
-        except ValueError as error:
-            raise ScriptFailed(f"{script} printed no JSON: {done.stdout!r}") from error
+        except ValueError:
+            answer = None
         if not isinstance(answer, dict):
-            raise ScriptFailed(f"{script} printed no object: {done.stdout!r}")
+            raise ScriptFailed(f"{script} printed no JSON object: {done.stdout!r}")
         return answer
 
     def templates(self) -> list[str]:
@@ -69,10 +69,7 @@ class HostFactory:
 
     def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Return the entries of requests and return requests from getRequestStatus."""
-        entries: list[dict[str, Any]] = self.call(
-            "getRequestStatus", {"requests": [{"requestId": id_} for id_ in ids]}
-        )["requests"]
-        return entries
+        return list(self.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in ids]})["requests"])
 
     def return_machines(self, names: Sequence[str]) -> str:
         """Call requestReturnMachines, and return the id of the return request."""
