@@ -415,8 +415,8 @@ class Simulation:
                 continue
             try:
                 names = sought.get(pool, {})
-                observation = replace(backend.observe(now, names), asked=frozenset(names))
-                observations[pool] = self.notices.add_to(observation, self.limits.pools[pool].lag_seconds)
+                seen = replace(backend.observe(now, names), asked=frozenset(names), wall=self.world.wall())
+                observations[pool] = self.notices.add_to(seen, self.limits.pools[pool].lag_seconds)
             except BackendError as error:
                 observations[pool] = ObservationFailed(pool, now, error.failure)
         return observations

@@ -9,9 +9,10 @@ import pytest
 
 from provisioner.model import BrakeReason
 from provisioner.state.kube.objects import REQUESTS, STATES, item
+from provisioner.state.kube.state import KubeState
 from tests.simulation.simulation import PROVISIONER, Simulation
 from tests.simulation.stores import KubeStore
-from tests.support.kube_state_server import ObjectServer
+from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 
 
 @pytest.fixture
@@ -84,3 +85,30 @@ def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recover
     assert [*sim.returns.values()] == [None], "the return is not answered yet"
     sim.settle()
     assert sim.judge.hosts() == set()
+
+
+@pytest.mark.parametrize("lists", [True, False])
+def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists: bool) -> None:
+    """The next loop begins on another host, whose disk has no newer generation noted."""
+    server = server_of(sim)
+    old = server.snapshot()
+    sim.request("pods", 3)
+    sim.run(600.0, 15)
+    sim.poll_all()
+    sim.cycle()
+    machines = set(sim.machines())
+    assert len(machines) == 5
+    server.restore(old)
+    sim.judge.note_lost_files(["intent", "memory", "status"])
+    sim.judge.wiped = True
+    sim.hf = sim.store.hf = KubeState(MemoryApiServer(server), PROVISIONER)
+    if lists:
+        sim.list_hosts()
+    sim.restart()
+    for _ in range(60):
+        sim.advance(60.0)
+        if lists:
+            sim.list_hosts()
+        sim.cycle()
+    assert set(sim.machines()) == machines
+    assert brake(sim) is (None if lists else BrakeReason.MEMORY_OLDER), "a machine that HF lists is no orphan"

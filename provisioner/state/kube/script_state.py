@@ -30,9 +30,6 @@ LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
 ENDED = "Ended"
 """Phase of a request whose terminal answer was published, and which HF may not have read yet."""
 
-LACKING = ("intent_older", "request_lost")
-"""Reasons of a brake that is latched because requests are lost. A recovery makes these requests again."""
-
 
 class KubeEntries(SettledAnswers):
     """Settled answers as objects of a Kubernetes API: one MachineAnswer for each entry, never changed. The object of
@@ -143,7 +140,8 @@ class KubeScriptState(KubeNotes):
         answers = {id_: self._answer(id_, found[id_]) for id_ in asked if id_ in found}
         if unknown := [id_ for id_ in asked if id_ not in found]:
             answers |= {id_: settled for id_ in unknown if (settled := self._entries.settled(id_))}
-            if self._status().get("brake", "").startswith(LACKING):  # HF would give up what a recovery makes again
+            # HF would give up the requests that a recovery makes again.
+            if self._status().get("brake", "").startswith(("intent_older", "request_lost")):
                 answers = dict.fromkeys(unknown) | answers
             else:
                 self._note({"polled": dict.fromkeys(unknown)}, ".polls")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from provisioner.lab.fake_backend import Mark
-from provisioner.model import Brake, BrakeReason, HfActivity, Limits, Memory, Plan
+from provisioner.model import Brake, BrakeReason, HfActivity, Limits, Memory, Moment, Orphans, Plan
 from provisioner.planning.cleanup.orphans import MADE_BY_ANOTHER
 from provisioner.planning.observe.trust import APPEARED_SECONDS, FIRST_SECONDS, SNAPSHOTS
 from tests.support.cycle_bench import Bench
@@ -97,6 +97,29 @@ def test_many_machines_younger_than_the_loop_are_a_conflict_at_once(
     if expected is BrakeReason.IDENTITY_CONFLICT:
         assert last.memory.brake is not None
         assert last.memory.brake.detail == f"8 of 8 machines {MADE_BY_ANOTHER}."
+
+
+@pytest.mark.parametrize(
+    ("age", "orphans", "expected"),
+    [
+        pytest.param(50.0, Orphans(), BrakeReason.MEMORY_OLDER, id="made while no loop ran"),
+        pytest.param(150.0, Orphans(), None, id="made before the last write"),
+        pytest.param(102.0, Orphans(), None, id="made as memory was written"),
+        pytest.param(5.0, Orphans(), None, id="younger than the loop"),
+        pytest.param(None, Orphans(), None, id="of unknown age"),
+        pytest.param(50.0, Orphans({FIRST: NOW - 60}), None, id="known as an orphan before"),
+        pytest.param(50.0, Orphans(accepted=(FIRST,)), None, id="accepted by an operator"),
+    ],
+)
+def test_a_machine_that_is_younger_than_memory_shows_that_memory_is_an_old_copy(
+    age: float | None, orphans: Orphans, expected: BrakeReason | None
+) -> None:
+    """A slot is recorded before its machine is made, so the newest memory would have the slot."""
+    known = replace(memory(), written=Moment(NOW - 100, WALL - 100), orphans=orphans)
+    last = planned(known, [0], started=NOW - 20, age=age)
+    assert reason(last) is expected
+    if last.memory.brake:
+        assert last.memory.brake.detail == f"memory.json is older than machine {FIRST}."
 
 
 def test_a_conflict_takes_over_from_leftovers_of_lost_files() -> None:
