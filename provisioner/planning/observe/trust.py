@@ -230,18 +230,11 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
 
     If our files were lost, one snapshot may show many machines without a request. If later snapshots show further
     machines without a request, another provisioner makes these machines.
-
-    An orphan that was made between the last write of memory and this loop's start shows that memory is an old copy,
-    because a slot is recorded before its machine is made.
     """
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
     explained = {*appeared, *draft.before.orphans.since, *orphans.accepted}
-    made_at = {name: _find_made_at(draft, name, pool) for name, pool in unknown.items()}
-    younger = {name: None if at is None else at > activity.started_at for name, at in made_at.items()}
-    for name in sorted(unknown.keys() - explained):
-        if younger[name] is False and (made_at[name] or 0.0) + draft.ahead > draft.before.written.wall > 0:
-            draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json is older than machine {name}.", unknown[name])
+    younger = {name: _judge_age(draft, activity, name, pool, name in explained) for name, pool in unknown.items()}
     has_begun = now - activity.started_at > FIRST_SECONDS
     new = sorted(name for name in unknown.keys() - explained if (younger[name] is None and has_begun) or younger[name])
     appeared |= dict.fromkeys(new, now)
@@ -255,13 +248,21 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
     return {name: pool for name, pool in unknown.items() if name in appeared and younger[name]}
 
 
-def _find_made_at(draft: Draft, name: str, pool: str) -> float | None:
-    """Return the earliest loop time at which a machine was asked for, by the clock of its place; None if unknown."""
+def _judge_age(draft: Draft, activity: HfActivity, name: str, pool: str, is_explained: bool) -> bool | None:
+    """Return whether an orphan was made after this loop's start, by the clock of its place; None if unknown.
+
+    Latch the brake if the orphan was made between the last write of memory and the start. Memory is then an old copy,
+    because a slot is recorded before its machine is made.
+    """
     snapshot = draft.snapshots[pool]
     launched = snapshot.machines[name].launched
     if snapshot.wall is None or not launched:
         return None
-    return snapshot.began_at - (snapshot.wall - launched) - draft.pool(pool).lag_seconds - YOUNGER_SECONDS
+    made_at = snapshot.began_at - (snapshot.wall - launched) - draft.pool(pool).lag_seconds - YOUNGER_SECONDS
+    is_younger = made_at > activity.started_at
+    if not (is_younger or is_explained) and made_at + draft.ahead > draft.before.written.wall > 0:
+        draft.latch(BrakeReason.MEMORY_OLDER, f"memory.json is older than machine {name}.", pool)
+    return is_younger
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
