@@ -176,23 +176,24 @@ class Reconciler:
 
     def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
         """Load intent and memory. If intent is lost, or an operator has released the brake, record this at once."""
+        is_asked = self._state.take_recovery()  # before intent is read, because an operator writes intent first
         try:
             self._load(observations, now)
         except (StateMissing, StateUnreadable) as error:
             self._keep_memory(now, lost=isinstance(error, StateMissing))
             raise
-        if self.memory is not None and self._state.recovery_asked():
-            self._record(release_brake(self.memory), now)
+        if is_asked and (memory := self.memory) is not None:
+            if memory.brake is None or memory.brake.since < now:  # no operator has seen a brake of this cycle
+                self._record(release_brake(memory), now)
             self._state.recovery_done()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
         """Record memory, because `recover` rebuilds intent from it. Latch the brake if intent is lost."""
         if lost and self.memory is None:
             self.memory = self._startup.without_intent(self.limits, now)
-        memory = self.memory
-        if lost and memory is not None and memory.brake is None:
-            memory = replace(memory, brake=Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing."))
-        if memory is not None:
+        if (memory := self.memory) is not None:
+            if lost and memory.brake is None:
+                memory = replace(memory, brake=Brake(BrakeReason.INTENT_LOST, now, "intent.json is missing."))
             self._record(memory, now)
 
     def _load(self, observations: Mapping[str, Observation], now: float) -> Intent | None:
@@ -203,8 +204,7 @@ class Reconciler:
             inputs = StartupInputs(intent, newest, observations, self.limits, now)
             self.memory = self._startup.memory(self.memory, inputs)
             # If memory's generation is higher, the plan detects that intent is an old copy.
-            known = newest if intent.generation < newest else 0
-            generation = max(known, self.memory.generation)
+            generation = max(self.memory.generation, newest if intent.generation < newest else 0)
             if (self.memory.epoch, self.memory.generation) != (self._mandate.epoch, generation):
                 self.memory = replace(self.memory, epoch=self._mandate.epoch, generation=generation)
         return intent

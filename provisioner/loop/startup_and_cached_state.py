@@ -179,7 +179,7 @@ class Startup:
         self.distrusted = {}
         if latest is None:
             return self._load(inputs)
-        if self._is_contradicted(latest, inputs.intent):
+        if self._is_contradicted(latest, inputs):
             written = Moment(inputs.now, self._clock.wall(), latest.written.uptime)
             return self._rebuild_older(replace(latest, written=written), inputs)
         return latest
@@ -199,7 +199,7 @@ class Startup:
                 return make_first_memory(intent, inputs.limits, now, self._clock.wall())
             return self._rebuild(inputs, BrakeReason.MEMORY_LOST)
         condition = self._state.memory.condition()
-        if condition is Condition.OLDER or self._is_contradicted(memory, intent):
+        if condition is Condition.OLDER or self._is_contradicted(memory, inputs):
             return self._rebuild_older(memory, inputs)
         memory = self._recover(memory, inputs.limits, now)
         current = intent.generation >= memory.generation  # If not, intent is the old file, which the plan detects.
@@ -207,10 +207,15 @@ class Startup:
             return replace(memory, brake=Brake(BrakeReason.MEMORY_OLDER, now, LONE_MEMORY))
         return memory
 
-    def _is_contradicted(self, memory: Memory, intent: Intent) -> bool:
-        """Return True if memory is old, because memory lists a request as open whose terminal answer is settled."""
+    def _is_contradicted(self, memory: Memory, inputs: StartupInputs) -> bool:
+        """Return True if memory is old, because memory lists a request as open whose terminal answer is settled.
+
+        Return False if intent is old, because its requests may have left memory long ago.
+        """
+        if inputs.intent.generation < max(inputs.newest, memory.generation):
+            return False
         reported_ids = self._state.terminal_answers.ids()
-        for id_ in (reported_ids - self._agreed_ids) & intent.requests.keys():
+        for id_ in (reported_ids - self._agreed_ids) & inputs.intent.requests.keys():
             record = memory.requests.get(id_)
             if (record is None or record.ended is None) and self._state.terminal_answers.settled(id_) is not None:
                 return True
@@ -283,6 +288,7 @@ class Startup:
                 f"that HostFactory has: {', '.join(sorted(self.distrusted))}."
             )
         # An operator's earlier release of the brake does not apply to the rebuilt memory.
+        self._state.take_recovery()
         self._state.recovery_done()
         self._missed_at = None
         recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())

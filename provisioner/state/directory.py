@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state import atomic
-from provisioner.state.errors import StateMissing
+from provisioner.state.errors import StateMissing, writing
 
 if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
@@ -103,6 +103,7 @@ class StateFiles:
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
         self._recovery = os.path.join(self.path, "recover")
+        self._taken_recovery = f"{self._recovery}.taken"
 
     def sizes(self) -> Mapping[str, int]:
         """Return the size in bytes of each file that grows with use, by name. Files that do not exist are left out."""
@@ -224,11 +225,17 @@ class StateDir(StateFiles):
 
     def recovery_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake."""
-        return os.path.exists(self._recovery)
+        return os.path.exists(self._recovery) or os.path.exists(self._taken_recovery)
+
+    def take_recovery(self) -> bool:
+        """Return True if an operator has asked the loop to release the brake. Raises StateUnwritable."""
+        with writing(self._recovery), suppress(FileNotFoundError):
+            os.replace(self._recovery, self._taken_recovery)
+        return os.path.exists(self._taken_recovery)
 
     def recovery_done(self) -> None:
-        """Record durably that the brake is released. Raises StateUnwritable."""
-        atomic.remove(self._recovery)
+        """Forget durably the request for a release that was taken last. Raises StateUnwritable."""
+        atomic.remove(self._taken_recovery)
 
     # --- the scripts' calls -------------------------------------------------------------------------------------------
 

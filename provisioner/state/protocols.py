@@ -293,8 +293,12 @@ class State(Protocol):
     def recovery_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake."""
 
+    def take_recovery(self) -> bool:
+        """Return what ``recovery_asked`` returns. If True, intent that is read from now on has all that the operator
+        wrote before."""
+
     def recovery_done(self) -> None:
-        """Record durably that the brake is released."""
+        """Forget durably the request for a release that was taken last. A later request stays."""
 
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each part that grows with use, by its name."""

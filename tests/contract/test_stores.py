@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from provisioner.hostfactory import Answer, Loss
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Hold, HoldKind, Memory, Moment, RequestRecord, ReturnRecord
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state.errors import Condition, StateError, StateMissing
+from provisioner.state.errors import Condition, StateError, StateMissing, StateStale
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.journal import format_time
 from provisioner.state.protocols import ScriptState, State
@@ -494,9 +495,28 @@ def test_a_release_is_asked_once(script: ScriptState, store: Store) -> None:
     assert not loop.recovery_asked()
     store.loop().ask_recovery()  # type: ignore[attr-defined]
     assert loop.recovery_asked()
+    assert loop.take_recovery()
     loop.recovery_done()
     assert not loop.recovery_asked()
+    assert not loop.take_recovery()
     loop.recovery_done()
+    assert not loop.recovery_asked()
+
+
+def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: ScriptState, store: Store) -> None:
+    """An operator may have written lost requests in between, which the loop has not read yet."""
+    ask(script)
+    loop = store.loop()
+    lead(loop)
+    store.loop().ask_recovery()  # type: ignore[attr-defined]
+    assert loop.take_recovery()
+    store.loop().ask_recovery()  # type: ignore[attr-defined]
+    with suppress(StateStale):
+        loop.recovery_done()
+    assert loop.recovery_asked()
+    assert loop.take_recovery()
+    loop.recovery_done()
+    assert not loop.recovery_asked()
 
 
 def test_the_history_is_found_again(loop: State, script: ScriptState) -> None:

@@ -10,7 +10,7 @@ import pytest
 from provisioner.model import BrakeReason
 from provisioner.state.kube.objects import REQUESTS, STATES, item
 from provisioner.state.kube.state import KubeState
-from tests.simulation.simulation import PROVISIONER, Simulation
+from tests.simulation.simulation import LIMITS, PROVISIONER, Simulation
 from tests.simulation.stores import KubeStore
 from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 
@@ -112,3 +112,28 @@ def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists
         sim.cycle()
     assert set(sim.machines()) == machines
     assert brake(sim) is (None if lists else BrakeReason.MEMORY_OLDER), "a machine that HF lists is no orphan"
+
+
+def test_a_restore_of_requests_that_have_left_memory_ends_in_brakes_to_release(sim: Simulation) -> None:
+    """The restored answers contradict memory, but a rebuild would wait for an operator who sees no brake."""
+    server = server_of(sim)
+    old = server.snapshot()
+    sim.return_all()
+    sim.run(300.0, 15)
+    sim.poll_all()
+    sim.run(LIMITS.retention_seconds + 1200.0, 60)
+    memory = sim.memory()
+    assert memory is not None
+    assert not memory.requests
+    server.restore(old)
+    sim.judge.note_lost_files(["intent", "memory", "status"])
+    for _ in range(3):
+        sim.advance(60.0)
+        sim.cycle()
+    reasons = [brake(sim)]
+    for _ in range(2):
+        sim.recover()
+        sim.run(60.0, 15)
+        reasons.append(brake(sim))
+    assert reasons == [BrakeReason.INTENT_OLDER, BrakeReason.MEMORY_OLDER, None]
+    sim.settle()

@@ -349,6 +349,8 @@ class VirtualState:
     def recovery_asked(self) -> bool:
         return False
 
+    take_recovery = recovery_asked
+
     def recovery_done(self) -> None: ...
 
     def sizes(self) -> Mapping[str, int]:

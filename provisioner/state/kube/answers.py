@@ -71,6 +71,10 @@ class KubeAnswers:
         self._written: dict[str, tuple[Answer, Status]] = {}
         """The answer of each request, and the status of the request's object, as this process last wrote or read
         them."""
+        self._reported = frozenset[str]()
+        """Ids of the answers that were reported to HF. A poll that these ids do not show yet does no harm, because the
+        phase stays Ended, in which scripts print only the settled answer, and ``finish`` publishes this answer
+        later."""
         self._answered: frozenset[str] = frozenset()
         """Ids of the answers in the last call of ``write``. If the object of such an id is lost, a recovery may make it
         again without a status."""
@@ -126,7 +130,7 @@ class KubeAnswers:
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
-        self._answered = frozenset(answers)
+        self._answered, self._reported = frozenset(answers), self._terminal.ids()
         known = [id_ for id_ in answers if id_ in objects]
         run_all(lambda id_: self._publish(id_, objects[id_], answers[id_], gone[id_]), known, self._threads)
         self._publish_losses(lost, available)
@@ -152,9 +156,7 @@ class KubeAnswers:
             new = make_status(id_, found["spec"], answer, lost, before)
             if new["phase"] in OPEN and new.get("reason") == "":
                 new["reason"] = self._reasons.get(id_, "")
-            # A poll that these ids do not show yet does no harm: the phase stays Ended, in which scripts print only the
-            # settled answer, and ``finish`` publishes this answer later. So it does not matter when the ids are read.
-            if answer.ended and id_ in self._terminal.ids():
+            if answer.ended and id_ in self._reported:
                 reported = self._terminal.settled_before(id_) or answer
                 status = RequestStatus(json.loads(reported.text)["status"])
                 new |= {"answer": _pack(reported), "phase": COMPLETE[status]}
@@ -208,7 +210,7 @@ class KubeAnswers:
     def finish(self, reported: frozenset[str]) -> None:
         """Set the final phase of each request whose answer HF has read. If memory's log is long, also write the records
         that only the log has to the objects of their requests. Raises StateError."""
-        objects = self._objects()
+        objects, self._reported = self._objects(), reported
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
 

@@ -1,4 +1,4 @@
-"""The ProvisionerState object: the holds of operators in its spec, and the loop's published status.
+"""The ProvisionerState object: holds and releases of operators in its spec, and the loop's published status.
 
 ``kubectl edit`` changes the holds, too. If the object was deleted or is an old copy, the holds are unknown, because
 only an operator may release a hold.
@@ -6,6 +6,7 @@ only an operator may release a hold.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from provisioner.model import NO_HOLDS, Hold, Holds
@@ -34,6 +35,8 @@ class ProvisionerObject:
         self._path = item(api.namespace, STATES, self.name)
         self._written: Item | None = None
         """The object as last written by this process; None if it has written none."""
+        self._taken = ""
+        """Version of the object with the request for a release that was taken last; empty if there is none."""
         self._seen = 0
         """Highest generation of the holds that this process has seen."""
 
@@ -101,6 +104,28 @@ class ProvisionerObject:
             except StateStale:
                 continue
         raise StateStale(f"{self._path}: others changed it {TRIES} times at the same moment. Try again.")
+
+    def ask_recovery(self) -> None:
+        """Record that an operator allows the loop to release the brake. Raises StateError."""
+        number = os.urandom(4).hex()  # so that each request changes the object
+        self.patch({"spec": {"release": f"asked on {os.uname().nodename}, {number}"}})
+
+    def recovery_asked(self) -> bool:
+        """Return True if an operator has asked the loop to release the brake. Raises StateError."""
+        return bool((self.latest() or {}).get("spec", {}).get("release"))
+
+    def take_recovery(self) -> bool:
+        """Return what ``recovery_asked`` returns, and keep the object's version for ``recovery_done``."""
+        found = self.latest() if self.recovery_asked() else None
+        self._taken = found["metadata"]["resourceVersion"] if found else ""
+        return found is not None
+
+    def recovery_done(self) -> None:
+        """Forget durably the request for a release that was taken last. Raises StateError; Conflict if the object has
+        changed since."""
+        if self._taken:
+            self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})
+        self._taken = ""
 
     def _decode(self, found: Item | None) -> Holds:
         advice = "`provisioner stop-all` or `start-all` makes it again; set the holds again."

@@ -18,7 +18,7 @@ from provisioner.state.kube.cache import ListedObjects
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.memory import KubeMemory, resource_of
 from provisioner.state.kube.objects import REQUESTS, RETURNS, item
-from provisioner.state.kube.parts import Item, run_all
+from provisioner.state.kube.parts import Item, list_items, run_all
 from provisioner.state.kube.script_state import KubeScriptState
 
 
@@ -47,14 +47,19 @@ class KubeIntent:
         self.is_old = False
         """True from a restore of etcd until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
-        self.is_accepted: Callable[[], bool] = lambda: False
-        """Function that returns True if an operator has released the brake."""
+        self.is_accepted = False
+        """True if an operator has released the brake, so that an old intent becomes current."""
 
     def objects(self) -> dict[str, Item]:
         """Return the objects of requests and return requests by id. Raises StateError."""
         for cache in self._caches:
             cache.check()
         return self._known()
+
+    def is_complete(self) -> bool:
+        """Return True unless a new list shows objects that the watches have not shown yet. Raises StateError."""
+        listed = {name for kind in (REQUESTS, RETURNS) for name in list_items(self._api, kind, self._provisioner)}
+        return listed <= self.objects().keys()
 
     def _known(self) -> dict[str, Item]:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
@@ -67,7 +72,7 @@ class KubeIntent:
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
             self._restores = restores
             self.on_restore()
-        if self.is_old and self._intent is not None and self.is_accepted():
+        if self.is_old and self._intent is not None and self.is_accepted:
             self._intent, self.is_old = self._decode(self._known(), self._intent.generation + 2), False
         return tuple(cache.version for cache in self._caches)
 

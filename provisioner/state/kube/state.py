@@ -76,8 +76,9 @@ class KubeState:
         self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
         self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
         self.memory.prepare = self.holds.create
+        self.ask_recovery, self.recovery_asked = self.holds.ask_recovery, self.holds.recovery_asked
+        self.recovery_done = self.holds.recovery_done
         self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
-        self.intent.is_accepted = self.recovery_asked
         self.intent.on_restore = self.memory.on_restore = self._note_restore
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
         self.status = KubeAnswers(api, self.intent.objects, self.holds, self.memory, self.terminal_answers, threads)
@@ -89,7 +90,7 @@ class KubeState:
 
     def _note_restore(self) -> None:
         """Treat intent as an old copy, and forget what this process has written, because etcd was restored."""
-        self.intent.is_old = True
+        self.intent.is_old, self.intent.is_accepted = True, False
         self.memory.restored += 1
         self.holds.forget_written()
         self.status.forget_written()
@@ -144,20 +145,11 @@ class KubeState:
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
-    # --- recovery -----------------------------------------------------------------------------------------------------
-
-    def ask_recovery(self) -> None:
-        """Record that an operator allows the loop to release the brake. Raises StateError."""
-        self.holds.patch({"spec": {"release": f"asked on {os.uname().nodename}"}})
-
-    def recovery_asked(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. Raises StateError."""
-        return bool((self.holds.latest() or {}).get("spec", {}).get("release"))
-
-    def recovery_done(self) -> None:
-        """Record durably that the brake is released. Raises StateError."""
-        if self.recovery_asked():
-            self.holds.patch({"spec": {"release": None}})
+    def take_recovery(self) -> bool:
+        """Return True if an operator has asked the loop to release the brake, and make an old intent current. Return
+        False while a watch lags behind the operator. Raises StateError."""
+        self.intent.is_accepted = self.holds.take_recovery() and self.intent.is_complete()
+        return self.intent.is_accepted
 
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of the local journal, and the characters of memory's log, by name."""

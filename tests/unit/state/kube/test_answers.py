@@ -208,6 +208,14 @@ def test_many_answers_are_listed_once(site: Site) -> None:
     assert len([call for call in calls if "/machineanswers?" in call.path]) == 1
 
 
+def test_the_settled_answers_are_listed_once_however_many_answers_have_ended(site: Site) -> None:
+    loop, ids = site.loop(), [site.request(1) for _ in range(5)]
+    calls = loop._api.calls  # type: ignore[attr-defined]
+    calls.clear()
+    loop.status.write({id_: answer(id_, "complete", "succeed") for id_ in ids}, {}, {})
+    assert sum("/machineanswers?" in call.path for call in calls) == 1
+
+
 def test_an_assumed_answer_is_final(site: Site) -> None:
     id_, loop = site.request(), site.loop()
     loop.terminal_answers.assume_reported(id_)

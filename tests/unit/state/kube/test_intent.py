@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 
 from provisioner.model import Brake, BrakeReason, Intent, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
 from provisioner.state import intent_recovery
 from provisioner.state.errors import Condition, StateError, StateMissing
-from provisioner.state.kube.objects import REQUESTS, pack
+from provisioner.state.kube.objects import REQUESTS, STATES, pack
 from tests.support.kube_state_server import Call
 from tests.unit.state.kube.conftest import Site, answer
 
@@ -103,8 +105,36 @@ def test_a_restored_etcd_makes_intent_old_until_an_operator_accepts_it(site: Sit
     assert newest > restored.generation >= intent.generation
     assert loop.memory.signature() != before[0], "so that memory is written again"
     site.open().ask_recovery()
+    assert loop.take_recovery()
     accepted, newest_accepted = loop.intent.read_newest()
     assert accepted.generation == newest_accepted > newest
+
+
+def test_a_release_waits_for_a_watch_that_lags_behind_the_requests_of_a_recovery(site: Site) -> None:
+    loop = site.loop()
+    loop.intent.read()
+    site.request()
+    site.open().ask_recovery()
+    cache = loop._caches[REQUESTS]
+    with patch.object(cache, "check"):
+        assert not loop.take_recovery()
+        assert not loop.intent.is_accepted
+    assert loop.recovery_asked()
+    assert loop.take_recovery()
+
+
+def test_a_release_that_a_restored_etcd_contains_accepts_no_old_intent(site: Site) -> None:
+    loop = site.loop()
+    loop.intent.read()
+    site.open().ask_recovery()
+    old = site.server.snapshot()
+    site.patch(STATES, "demo", {"spec": {"release": None}})
+    site.request()
+    loop.intent.read()
+    site.server.restore(old)
+    assert loop.take_recovery(), "the old request for a release"
+    intent, newest = loop.intent.read_newest()
+    assert newest > intent.generation
 
 
 def test_a_restore_is_noticed_by_a_standby_loop_after_later_versions(site: Site) -> None:
@@ -144,7 +174,7 @@ def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
     assert (plan.writes, plan.latched) == (True, True)
     assert intent_recovery.apply_recovery(operator, plan) == ()
     operator.ask_recovery()
-    assert loop.recovery_asked()
+    assert loop.take_recovery()
     intent = loop.intent.read()
     assert intent.requests.keys() == {id_}
     assert intent.requests[id_].rc_account == "finance"
