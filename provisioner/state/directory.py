@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from provisioner.hostfactory.provider_config import Digests
     from provisioner.state.holds import HoldStore
     from provisioner.state.intent_file import IntentStore
-    from provisioner.state.journal import Excerpt, Journal
+    from provisioner.state.journal import Journal
     from provisioner.state.loop_lock import LoopLock
     from provisioner.state.marker_files import ConfigMarks, Difference, Heartbeat, LifeSigns
     from provisioner.state.memory_file import MemoryStore
     from provisioner.state.poll_markers import Inventory, ReportedAnswers, Seen, ShownMaxNumbers
-    from provisioner.state.refused_calls import Refusals, RefusedCalls
+    from provisioner.state.refused_calls import RefusedCalls
     from provisioner.state.status_file import PoolStatusFile, StatusStore
 
 INVENTORY_FILE, ANNOUNCED_FILE, POOL_STATUS_FILE = "hf-inventory.json", "announced.json", "pools.json"
@@ -137,8 +138,34 @@ class StateFiles:
         return probe_time(f"{self.path}/.probe.{os.getpid()}", bytes(BLOCK)) / 1e9
 
 
+class _Operation:
+    """An operation of a part, under the name of the same operation in ``ScriptState`` or ``State``."""
+
+    def __init__(self, path: str) -> None:
+        self._find = attrgetter(path)
+
+    def __get__(self, state: StateFiles, _: type) -> Any:
+        return self._find(state)
+
+
 class StateDir(StateFiles):
     """The state directory and its operations: a ``ScriptState`` and a ``State``."""
+
+    add_history = _Operation("journal.append")
+    find_history = _Operation("journal.find")
+    write_pool_status = _Operation("pool_status.write")
+    read_pool_status = _Operation("pool_status.read")
+    write_demand = _Operation("demand.write")
+    read_demand = _Operation("demand.read")
+    note_in_force = _Operation("config.note_in_force")
+    beat = _Operation("heartbeat.touch")
+    polls = _Operation("seen.marks")
+    listed_hosts = _Operation("inventory.read")
+    refused_calls = _Operation("refused.read")
+    forget_polls = _Operation("terminal_answers.forget")
+    available = _Operation("status.read_available")
+    note_hosts = _Operation("inventory.note")
+    shown = _Operation("announced.read")
 
     def seconds_since_intent(self) -> float:
         """Return the seconds from the last write of intent.json to the loop's last sign of life; 0 if unknown or
@@ -153,44 +180,11 @@ class StateDir(StateFiles):
         last = max((facts.st_mtime for facts in signs if facts is not None), default=None)
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
-    def add_history(self, entries: Iterable[Mapping[str, object]]) -> None:
-        """Append to the journal. Raises StateUnwritable."""
-        self.journal.append(entries)
-
-    def find_history(self, *texts: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines of the journal that contain one of ``texts`` (see ``Journal.find``). Raises no error,
-        because the result names a file that cannot be read."""
-        return self.journal.find(*texts, newest=newest, most=most)
-
-    def write_pool_status(self, pool_status: Mapping[str, object]) -> None:
-        """Write pools.json. Raises StateUnwritable."""
-        self.pool_status.write(pool_status)
-
-    def read_pool_status(self) -> dict[str, Any]:
-        """Read pools.json. Raises StateError."""
-        return self.pool_status.read()
-
-    def write_demand(self, report: Mapping[str, object]) -> None:
-        """Write demand.json. Raises StateUnwritable."""
-        self.demand.write(report)
-
-    def read_demand(self) -> dict[str, Any]:
-        """Read demand.json. Raises StateError."""
-        return self.demand.read()
-
-    def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop now uses the content of HF's two files that has these digests. Raises StateError."""
-        self.config.note_in_force(digests)
-
     def config_differences(self) -> list[Difference]:
         """Return each of HF's two files that scripts and loop have read with different contents. Raises StateError."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
-
-    def beat(self) -> None:
-        """Touch the heartbeat. Raises StateUnwritable."""
-        self.heartbeat.touch()
 
     def life_signs(self) -> LifeSigns:
         """Return the loop's signs of life. Raises StateError."""
@@ -201,23 +195,6 @@ class StateDir(StateFiles):
         held = find_lasting_holder(f"{self.intent.path}.lock", self.now)
         seen = lock.holder(), beat.last_beat(), beat.silent_now()
         return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped_message(), held)
-
-    def polls(self) -> dict[str, int]:
-        """Return when HF last polled each request, in ns by the file system's clock. Raises StateError."""
-        return self.seen.marks()
-
-    def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list, and the time in ns when the list was written; None before HF's first
-        list. Raises StateError."""
-        return self.inventory.read()
-
-    def refused_calls(self) -> list[Refusals]:
-        """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""
-        return self.refused.read()
-
-    def forget_polls(self, ids: Iterable[str]) -> None:
-        """Remove the poll markers and answers of these ids. Raises StateError."""
-        self.terminal_answers.forget(ids)
 
     def ask_recovery(self) -> None:
         """Record that an operator asks the loop to release the brake. Raises StateUnwritable."""
@@ -313,14 +290,6 @@ class StateDir(StateFiles):
         returned = self.intent.returned_names() if lost else frozenset()
         return {name: loss for name, loss in lost.items() if name not in returned}
 
-    def available(self) -> Mapping[str, int]:
-        """Return how many further machines each template may have. Raises StateError."""
-        return self.status.read_available()
-
-    def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists. Raises StateUnwritable."""
-        self.inventory.note(names)
-
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record the maxNumbers that the caller shows to HF. Return the maxNumbers to show, and the path of the record.
 
@@ -333,10 +302,6 @@ class StateDir(StateFiles):
         if before | shown != before:
             self.announced.write(before | shown)
         return shown, self.announced.path
-
-    def shown(self) -> dict[str, int]:
-        """Return the maxNumbers that HF was shown. Raises StateMissing or StateUnreadable."""
-        return self.announced.read()
 
     def note_read(self, digests: Digests) -> None:
         """Record that the scripts have read the content of HF's two files that has these digests. Raises StateError."""

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from provisioner.state import locks
 from provisioner.state.atomic import read_whole
-from provisioner.state.errors import StateUnreadable, writing
+from provisioner.state.errors import LockTimeout, StateUnreadable, writing
 from provisioner.state.marker_files import Fate
 from provisioner.utc import format_utc
 
+if TYPE_CHECKING:
+    from provisioner.state.protocols import State
+
 STANDBY_POLL = 0.5
 """Seconds between a standby loop's tries. A takeover is not urgent, and on NFS each try is a call to the server."""
+
+
+def find_fate(holder: Mapping[str, Any], *, is_held: bool) -> Fate:
+    """Return the fate of the loop that signed last. ``is_held``: True if some process is the loop now."""
+    if holder.get("ended") or not holder.get("pid"):
+        return "ended" if holder.get("ended") else ""
+    if is_held:
+        return "waits" if holder.get("waits_until") else "holds"
+    # A process id that is our own proves that the holder is gone only to a successor, which has the lock.
+    return "gone" if locks.is_gone(holder) and holder["pid"] != os.getpid() else "released"
+
+
+@contextmanager
+def be_the_loop(state: State) -> Iterator[None]:
+    """Have the right to be the loop of a state during the block, so that no loop works on the state. Raises
+    LockTimeout."""
+    turn = state.loop_lock
+    if not turn.acquire(0):
+        holder = turn.holder()
+        holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
+        raise LockTimeout(
+            f"{state.path}: a loop works on this state{holder_message}, or another restore; no record was changed. "
+            f"{turn.stopped_message() or 'Stop the loop, and any that stands by'}, then try again."
+        )
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 class LoopLock(locks.LockFile):
@@ -53,13 +86,7 @@ class LoopLock(locks.LockFile):
 
     def fate(self) -> Fate:
         """Return the fate of the loop that signed last."""
-        holder = self.holder()
-        if holder.get("ended") or not holder.get("pid"):
-            return "ended" if holder.get("ended") else ""
-        if self.is_held():
-            return "waits" if holder.get("waits_until") else "holds"
-        # A process id that is our own proves that the holder is gone only to a successor, which has the lock.
-        return "gone" if locks.is_gone(holder) and holder["pid"] != os.getpid() else "released"
+        return find_fate(self.holder(), is_held=self.is_held())
 
     def has_calls(self) -> bool:
         """Return True if calls may be under way: of the last holder, or of the loop for which it waited."""

@@ -11,9 +11,5 @@ ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 def new_id() -> str:
     """Return ten random characters of [a-z0-9]. With 50 random bits, no id is used twice."""
-    letters = ""
-    while len(letters) < REQUEST_ID_LENGTH:
-        for byte in os.urandom(REQUEST_ID_LENGTH):
-            if byte < 256 - 256 % len(ID_ALPHABET):
-                letters += ID_ALPHABET[byte % len(ID_ALPHABET)]
-    return letters[:REQUEST_ID_LENGTH]
+    number, base = int.from_bytes(os.urandom(16)), len(ID_ALPHABET)
+    return "".join(ID_ALPHABET[number // base**place % base] for place in range(REQUEST_ID_LENGTH))

@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from provisioner.hostfactory.templates import get_higher
 from provisioner.state.atomic import create_whole, read_whole, remove, replace, stat_file, sync_directory
@@ -33,12 +34,14 @@ from provisioner.state.errors import (
     writing,
 )
 from provisioner.state.locks import DataLock
+from provisioner.state.loop_lock import be_the_loop
 from provisioner.state.marker_files import make_shared_directory
 from provisioner.state.memory_file import MemoryCodec
 from provisioner.state.poll_markers import numbers_in
 from provisioner.state.record_format import RecordError, decode_intent
-from provisioner.state.state_file import StateFile
 from provisioner.utc import format_utc
+
+T = TypeVar("T")
 
 DATABASES = ("intent.json", "memory.json", "status.json", "holds.json")
 
@@ -69,15 +72,8 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
             "no file was changed. Give a dump of this instance, or correct HF_PROVIDER_NAME or --config."
         )
     saved = _Saved.from_dump(dump)
-    loop, lock = state.loop_lock, DataLock(state.intent.lock_path)
-    if not loop.acquire(0):
-        holder = loop.holder()
-        holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
-        raise LockTimeout(
-            f"{loop.path}: a loop works on this directory{holder_message}, or another restore; no file was changed. "
-            f"{loop.stopped_message() or 'Stop the loop, and any that stands by'}, then try again."
-        )
-    try:
+    lock = DataLock(state.intent.lock_path)
+    with be_the_loop(state):
         if not lock.try_acquire():
             raise LockTimeout(
                 f"{state.intent.lock_path}: a script writes at this moment; no file was changed. Stop HostFactory, or "
@@ -91,8 +87,6 @@ def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) 
             reported = _restore_reported(state, dump)
             _restore_signs(state, dump, saved)
             _restore_intent(state, saved, lock, dump.files["intent.json"].mtime_ns)
-    finally:
-        loop.release()
     return Restored(len(saved.intent["requests"]), len(saved.intent["returns"]), reported, kept, saved.left_out)
 
 
@@ -110,7 +104,8 @@ class _Saved:
     @classmethod
     def from_dump(cls, dump: Dump) -> _Saved:
         intent, memory, holds = map(dump.tables, ("intent", "memory", "holds"))
-        status, announced = _status(dump), _announced(dump)  # the loop and the scripts make damaged files again
+        status = _if_readable(lambda: dump.tables("status"))  # loop and scripts make damaged files again
+        announced = _if_readable(lambda: numbers_in(ANNOUNCED_FILE, dump.files[ANNOUNCED_FILE].content, ""))
         remade = {"status.json": status, ANNOUNCED_FILE: announced}
         left_out = tuple(name for name, content in remade.items() if content is None and name in dump.files)
         if intent is None:
@@ -133,17 +128,10 @@ class _Saved:
         return cls(intent, memory, status, holds, announced, left_out)
 
 
-def _status(dump: Dump) -> Tables | None:
-    """Return the tables of status.json; None if the file is missing in the dump or damaged."""
-    with suppress(StateUnreadable):
-        return dump.tables("status")
-    return None
-
-
-def _announced(dump: Dump) -> dict[str, int] | None:
-    """Return the maxNumbers that HF was shown; None if the file is missing in the dump or damaged."""
-    with suppress(KeyError, StateUnreadable):
-        return numbers_in(ANNOUNCED_FILE, dump.files[ANNOUNCED_FILE].content, "")
+def _if_readable(read: Callable[[], T]) -> T | None:
+    """Return the content of a file; None if the file is missing, or if this version cannot read it."""
+    with suppress(KeyError, StateMissing, StateUnreadable, StateTooNew):
+        return read()
     return None
 
 
@@ -181,7 +169,7 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
     """Put back the dump's memory, recorded as an old copy. Stop an earlier loop by a new epoch."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
-        written = [generation_of(tables) for tables in (memory, _load_readable(file)) if tables is not None]
+        written = [generation_of(tables) for tables in (memory, _if_readable(file.load)) if tables is not None]
         lock.generation = max([lock.generation, *written]) + 1
         lock.note()
         if memory is not None:
@@ -191,13 +179,6 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
     epoch = int(memory["memory"]["memory"].get("epoch", 0)) if memory else 0
     state.loop_lock.raise_epoch(epoch + 1)
     state.loop_lock.sign_off()
-
-
-def _load_readable(file: StateFile) -> Tables | None:
-    """Return the tables of a file; None if this version cannot read it."""
-    with suppress(StateMissing, StateUnreadable, StateTooNew):
-        return file.load()
-    return None
 
 
 def _restore_reported(state: StateDir, dump: Dump) -> int:
@@ -222,7 +203,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
             numbers |= {name: get_higher(most, numbers.get(name, most)) for name, most in present.items()}
         state.announced.write(numbers)
     with DataLock(state.holds.lock_path) as lock:
-        if saved.holds is not None and _load_readable(state.holds) is None:
+        if saved.holds is not None and _if_readable(state.holds.load) is None:
             state.holds.put_back(saved.holds, lock)
     if not state.journal.files():
         for name, one in dump.files.items():

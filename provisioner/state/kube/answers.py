@@ -97,21 +97,16 @@ class KubeAnswers:
         return {id_: self._read(id_, status) for id_, status in published.items()}
 
     def _read(self, id_: str, status: Status) -> Answer:
-        try:
-            answer = unpack(status["answer"])
-            return Answer(answer["text"], answer["ended"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateUnreadable(f"{id_}: its published answer {error!r}. A running loop writes it again.") from error
+        found: Answer = unpack(status["answer"], id_, lambda answer: Answer(**answer))
+        return found
 
     def read_lost(self) -> Mapping[str, Loss]:
         """Return every published loss. Raises StateMissing or StateUnreadable."""
         status = (self._own.latest() or {}).get("status")
         if status is None:
             raise StateMissing(f"{self._own.name}: no loop has published losses yet.")
-        try:
-            return {name: Loss(*loss) for name, loss in unpack(status["lost"]).items()} if "lost" in status else {}
-        except (ValueError, TypeError) as error:
-            raise StateUnreadable(f"{self._own.name}: status.lost {error}.") from error
+        published = unpack(status["lost"], f"{self._own.name}: status.lost", dict) if "lost" in status else {}
+        return {name: Loss(*loss) for name, loss in published.items()}
 
     def set_aside(self) -> str:
         """Do nothing, because the loop replaces an unreadable answer at its next write. Return an empty path."""

@@ -27,7 +27,8 @@ from provisioner.state.errors import StateError, StateMissing, StateStale, State
 from provisioner.state.kube.connection import ApiServer, Response
 from provisioner.state.kube.objects import CYCLE, HOLDER, leases, object_name
 from provisioner.state.kube.waits import SYSTEM, Waits
-from provisioner.state.marker_files import Fate, LifeSigns
+from provisioner.state.loop_lock import find_fate
+from provisioner.state.marker_files import LifeSigns
 
 log = logging.getLogger(__name__)
 
@@ -111,13 +112,7 @@ class SignedLease:
         """Return the loop's signs of life, by the server's clock. Raises StateError."""
         signature, beat = _signature(lease := self._read()), _epoch_seconds(_annotations(lease).get(CYCLE))
         silent = None if beat is None else max(0.0, self._server_time() - beat)
-        fate: Fate = "released"
-        if signature.get("ended") or not signature.get("pid"):
-            fate = "ended" if signature.get("ended") else ""
-        elif self._is_held(lease):
-            fate = "holds"
-        elif locks.is_gone(signature) and signature["pid"] != os.getpid():
-            fate = "gone"
+        fate = find_fate(signature, is_held=self._is_held(lease))
         signed_at = _epoch_seconds(lease["spec"].get("acquireTime"))
         return LifeSigns(signature, beat, silent, fate, signed_at, locks.stopped_message(signature))
 

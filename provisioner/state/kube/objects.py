@@ -9,8 +9,11 @@ import base64
 import json
 import re
 import zlib
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
+
+from provisioner.state.errors import StateUnreadable
 
 GROUP = "provisioner.hostfactory.dev"
 VERSION = "v1alpha1"
@@ -82,9 +85,12 @@ def pack(value: object) -> str:
     return base64.b64encode(zlib.compress(text.encode("utf-8", "surrogateescape"), 6)).decode()
 
 
-def unpack(text: str) -> Any:
-    """Return the value of a packed text. Raises ValueError if the text is damaged."""
+def unpack(text: str, place: str = "", convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """Return the converted value of a packed text. ``place``: the object that contains the text. Raises
+    StateUnreadable, also if ``convert`` raises an error for a value of another form."""
     try:
-        return json.loads(zlib.decompress(base64.b64decode(text, validate=True)).decode("utf-8", "surrogateescape"))
-    except (zlib.error, ValueError) as error:
-        raise ValueError(f"is no packed JSON: {error}") from error
+        packed = base64.b64decode(text, validate=True)
+        return convert(json.loads(zlib.decompress(packed).decode("utf-8", "surrogateescape")))
+    except (zlib.error, ValueError, TypeError) as error:
+        advice = "Its writer makes it again; if not, restore it from a backup."
+        raise StateUnreadable(f"{place}: a text in it is damaged: {error}. {advice}") from error

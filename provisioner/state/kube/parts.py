@@ -112,14 +112,14 @@ class Parts:
         ``name``: the name that the pieces begin with. ``items``: all parts and pieces, if the caller has listed them
         already.
         """
-        try:
-            value = unpack(packed)
-            if isinstance(value, dict) and (count := value.get("pieces")):
-                parts = self.list() if items is None else items
-                pieces = [parts[f"{name}.{value['generation']}.{number}"] for number in range(count)]
-                value = unpack("".join(piece["spec"]["data"] for piece in pieces))
-        except (KeyError, ValueError) as error:
-            raise StateUnreadable(f"{self._api.name}: {name} in {self._api.namespace}: {error!r}") from error
+        place = f"{self._api.name}: {name} in {self._api.namespace}"
+        value = unpack(packed, place)
+        if isinstance(value, dict) and (count := value.get("pieces")):
+            parts = self.list() if items is None else items
+            names = [f"{name}.{value['generation']}.{number}" for number in range(count)]
+            if lost := {*names} - parts.keys():
+                raise StateUnreadable(f"{place}: lacks {min(lost)}. Restore a backup.")
+            value = unpack("".join(parts[piece]["spec"]["data"] for piece in names), place)
         return value
 
     def split(self, name: str, packed: str, room: int, marks: Marks) -> str:

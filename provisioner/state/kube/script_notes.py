@@ -12,24 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from provisioner.hostfactory.provider_config import Digests
-from provisioner.state.errors import StateError, StateUnreachable, StateUnreadable
+from provisioner.state.errors import StateError, StateUnreachable
 from provisioner.state.kube import objects
 from provisioner.state.kube.connection import MERGE, ApiServer, Response
-from provisioner.state.kube.objects import NOTES, collection, item
+from provisioner.state.kube.objects import NOTES, collection, item, unpack
 
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
 KEPT_READS = 3
 """Number of reads of HF's files whose digests a note keeps. Earlier digests show whether scripts or loop have the newer
 files."""
-
-
-def unpack(path: str, text: str) -> Any:
-    """Return the value of a packed text in the object at ``path``. Raises StateUnreadable."""
-    try:
-        return objects.unpack(text)
-    except ValueError as error:
-        raise StateUnreadable(f"{path}: a text in it {error}. Restore it from a backup.") from error
 
 
 def check(api: ApiServer, reply: Response) -> Response:
@@ -80,7 +72,7 @@ class KubeNotes:
         digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
         change: dict[str, Any] = {"listed": max(int(spec.get("listed") or 0) + 1, int(now))}
         if spec.get("digest") != digest:
-            before = unpack(path, spec["hosts"]) if spec.get("hosts") and hosts else []
+            before = unpack(spec["hosts"], path) if spec.get("hosts") and hosts else []
             joined = [*before, *hosts] if names.keys().isdisjoint(before) else hosts
             change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted names take a third
             if len(change["hosts"]) > objects.MOST_PACKED:
@@ -97,7 +89,7 @@ class KubeNotes:
         StateError."""
         self._failure = None
         path, spec, _ = self._noted(".demand")
-        return dict(unpack(path, spec["demand"])) if "demand" in spec else {}
+        return dict(unpack(spec["demand"], path)) if "demand" in spec else {}
 
     def note_refusal(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers its call.

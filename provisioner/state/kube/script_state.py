@@ -13,8 +13,8 @@ from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state.errors import StateError, StateExists, StateStale
 from provisioner.state.kube import objects
 from provisioner.state.kube.connection import ApiServer
-from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, collection, item, own
-from provisioner.state.kube.script_notes import CONFLICT, FOUND, MISSING, KubeNotes, check, unpack
+from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, collection, item, own, unpack
+from provisioner.state.kube.script_notes import CONFLICT, FOUND, MISSING, KubeNotes, check
 from provisioner.state.settled_answers import Entry, SettledAnswers
 
 FEW = 10
@@ -53,7 +53,7 @@ class KubeEntries(SettledAnswers):
         """Return the entry that a MachineAnswer contains. Raises StateUnreadable."""
         name, spec = found["metadata"]["name"], found["spec"]
         path = item(self._api.namespace, ANSWERS, name)
-        text = unpack(path, spec["answer"]) if "answer" in spec else ""
+        text = unpack(spec["answer"], path) if "answer" in spec else ""
         return Entry(spec["kind"].lower(), text, int(name.rpartition(".")[2]))
 
     def _add(self, id_: str, last: Entry | None, kind: str, text: str) -> bool:
@@ -172,7 +172,7 @@ class KubeScriptState(KubeNotes):
         if "answer" not in status:
             return None
         path = item(self._api.namespace, "", id_)
-        answer = Answer(**unpack(path, status["answer"]))
+        answer = Answer(**unpack(status["answer"], path))
         if status["phase"] == ENDED:
             # During an announced cancel, the answer is not terminal, but HF may have read a terminal answer before.
             if not answer.ended:
@@ -184,7 +184,7 @@ class KubeScriptState(KubeNotes):
         """Return the losses among ``machines``, except machines that HF has returned. Raises StateError."""
         status = self._status()
         path = item(self._api.namespace, STATES, self._name)
-        published = unpack(path, status["lost"]) if "lost" in status else {}
+        published = unpack(status["lost"], path) if "lost" in status else {}
         lost = {name: Loss(*published[name]) for name in machines if name in published}
         if lost:
             for _, one in self._list(RETURNS):

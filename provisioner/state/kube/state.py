@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from provisioner.hostfactory.provider_config import Digests
-from provisioner.state.errors import StateError, StateUnreadable
+from provisioner.state.errors import StateError
 from provisioner.state.journal import Excerpt, Journal
 from provisioner.state.kube import objects
 from provisioner.state.kube.answers import KubeAnswers
@@ -200,10 +200,7 @@ class KubeState:
         spec = self._note(".hosts")
         if "hosts" not in spec:
             return None
-        try:
-            return tuple(objects.unpack(spec["hosts"])), spec.get("listed", 0)
-        except (ValueError, TypeError) as error:
-            raise StateUnreadable(f"{self._name}.hosts: {error}. HF's getReturnRequests writes it again.") from error
+        return objects.unpack(spec["hosts"], f"{self._name}.hosts", tuple), spec.get("listed", 0)
 
     def refused_calls(self) -> list[Refusals]:
         """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""

@@ -6,15 +6,15 @@ the new state latches the brake. The copy can be run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from provisioner.model import Intent, Memory
 from provisioner.state.directory import StateDir
-from provisioner.state.errors import Condition, LockTimeout, StateExists, StateMissing
+from provisioner.state.errors import Condition, StateExists, StateMissing
 from provisioner.state.kube.state import KubeState
+from provisioner.state.loop_lock import be_the_loop
 
 
 class Copied(NamedTuple):
@@ -35,7 +35,7 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
 
     ``for_dump``: True if a loop may work on ``source`` meanwhile.
     """
-    with nullcontext() if for_dump else _turn(source), _turn(state):
+    with nullcontext() if for_dump else be_the_loop(source), be_the_loop(state):
         intent = _copy_memory(source, state)
         state.intent.restore(intent)
         copied = _copy_answers(intent, source, state)
@@ -44,19 +44,6 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
         if not for_dump and source.memory.condition() is Condition.OLDER:
             state.memory.outdate()
         return copied
-
-
-@contextmanager
-def _turn(state: AnyState) -> Iterator[None]:
-    """Have the right to be the loop of a state during the block, so that no loop works on the state. Raises
-    LockTimeout."""
-    turn = state.loop_lock
-    if not turn.acquire(0):
-        raise LockTimeout(f"{state.path}: a loop works on this state: {turn.holder()}. No object was changed. Stop it.")
-    try:
-        yield
-    finally:
-        turn.release()
 
 
 def _copy_memory(source: AnyState, state: AnyState) -> Intent:

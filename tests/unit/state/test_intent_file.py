@@ -121,10 +121,13 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
     assert state.intent.signature() == before
 
 
-def test_a_random_byte_that_would_favour_some_letters_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws = iter([bytes([252, 253, 254, 255] + [0] * 6), bytes([35] * 10)])
-    monkeypatch.setattr(new_ids.os, "urandom", lambda size: next(draws))
-    assert new_ids.new_id() == "aaaaaa9999"
+@pytest.mark.parametrize(
+    ("number", "expected"), [(0, "aaaaaaaaaa"), (36**10 - 1, "9999999999"), (36**10, "aaaaaaaaaa")]
+)
+def test_an_id_has_every_letter_at_every_place(monkeypatch: pytest.MonkeyPatch, number: int, expected: str) -> None:
+    """128 random bits make some ids more frequent than others by less than one in 2**76."""
+    monkeypatch.setattr(new_ids.os, "urandom", number.to_bytes)
+    assert new_ids.new_id() == expected
 
 
 # --- generations ------------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_a_loop_that_is_stopped_is_named_as_such(site: Site, monkeypatch: pytest
     monkeypatch.setattr(LoopLock, "stopped_message", lambda self: "process 7 is stopped")
     other = site.state.loop_lock
     assert other.acquire(0)
-    with pytest.raises(LockTimeout, match=r"no file was changed\. process 7 is stopped, then try again\."):
+    with pytest.raises(LockTimeout, match=r"no record was changed\. process 7 is stopped, then try again\."):
         site.restore(replaces=True)
 
 
@@ -214,7 +214,7 @@ def test_while_a_loop_or_another_restore_runs_or_a_script_writes_it_is_refused(s
     before = (site.work / "intent.json").read_bytes()
     other = site.state.loop_lock
     assert other.acquire(0)
-    with pytest.raises(LockTimeout, match=r"a loop works on this directory.*, or another restore; no file was changed"):
+    with pytest.raises(LockTimeout, match=r"a loop works on this state.*, or another restore; no record was changed"):
         site.restore(replaces=replaces)
     other.release()
     with (

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.hostfactory.provider_config import TEMPLATE_ID
+from provisioner.state.errors import StateUnreadable
 from provisioner.state.kube import objects
 from tests.support.kube_state_server import NAME
 
@@ -33,7 +34,7 @@ def test_a_packed_value_returns(value: object) -> None:
 
 @pytest.mark.parametrize("damaged", ["", "?", "AAAA", objects.pack({"a": 1})[:-4], objects.pack([1])[:8]])
 def test_a_damaged_text_is_an_error(damaged: str) -> None:
-    with pytest.raises(ValueError, match="no packed JSON"):
+    with pytest.raises(StateUnreadable, match="damaged"):
         objects.unpack(damaged)
 
 

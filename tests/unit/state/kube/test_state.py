@@ -71,7 +71,7 @@ def test_the_hosts_that_hf_lists_are_read(site: Site) -> None:
     site.script.note_hosts({"m1": None, "m2": None})
     assert loop.listed_hosts() == (names, number + 1)
     site.patch(NOTES, "demo.hosts", {"spec": {"hosts": pack(7)}})
-    with pytest.raises(StateUnreadable, match="getReturnRequests"):
+    with pytest.raises(StateUnreadable, match=r"demo\.hosts"):
         loop.listed_hosts()
 
 
