@@ -8,6 +8,7 @@ only an operator may release a hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
@@ -56,13 +57,12 @@ class HoldStore(StateFile):
         return before, after
 
     def _read_usable(self) -> Holds:
-        try:
-            return self.read()
-        except StateMissing:
-            return NO_HOLDS
-        except StateUnreadable:
-            self.set_aside()
-            return NO_HOLDS
+        with suppress(StateMissing):
+            try:
+                return self.read()
+            except StateUnreadable:
+                self.set_aside()
+        return NO_HOLDS
 
     def _write(self, holds: Holds, lock: DataLock) -> None:
         generation = max(lock.generation, generation_of(self.load()) if self.exists() else 0) + 1

@@ -13,7 +13,7 @@ import time
 from itertools import takewhile
 from typing import NamedTuple
 
-from provisioner.state.atomic import open_shared, read_if_present, stat_file
+from provisioner.state.atomic import Located, open_shared, read_if_present, stat_file
 from provisioner.state.errors import writing
 from provisioner.state.marker_files import make_shared_directory
 
@@ -48,11 +48,8 @@ class Refusals(NamedTuple):
     """Reason of the last refusal; empty if the script has answered a call since."""
 
 
-class RefusedCalls:
+class RefusedCalls(Located):
     """The files of refused calls in one state directory."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
 
     def note(self, script: str, reason: str) -> None:
         """Record that a script refuses its call, or, if the reason is empty, that it answers its call. Raises

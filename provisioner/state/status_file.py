@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from provisioner.hostfactory import Answer, Loss
@@ -74,13 +75,12 @@ class StatusStore(StateFile):
         return values
 
     def _last_generation(self) -> int:
-        try:
-            return generation_of(self.load())
-        except StateMissing:
-            return 0
-        except (StateUnreadable, StateDenied):
-            self.set_aside()
-            return 0
+        with suppress(StateMissing):
+            try:
+                return generation_of(self.load())
+            except (StateUnreadable, StateDenied):
+                self.set_aside()
+        return 0
 
 
 class PoolStatusFile(Located):
