@@ -1,4 +1,4 @@
-"""``provisioner demand`` with HostFactory's real scripts: one step, a step without effect, and the lock."""
+"""``provisioner demand`` with the real scripts: a step, a step without effect, the right to act, and metrics."""
 
 from __future__ import annotations
 
@@ -6,18 +6,29 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from provisioner.commands import demand as command
 from provisioner.commands.cli import run
 from provisioner.demand.service import ACCOUNT
 from provisioner.hostfactory import Answer, Loss
-from provisioner.state.directory import StateDir
+from provisioner.hostfactory.provider_config import Directories
+from provisioner.hostfactory.script_calls import HostFactory
+from provisioner.state.directory import DEMAND_FILE, StateDir
+from provisioner.state.kube.lease import KubeTurn
+from provisioner.state.kube.objects import leases
 from provisioner.state.locks import LockFile
+from provisioner.state.opening import KubeStore
+from provisioner.telemetry.server import Server
+from provisioner.testing.waiting import until
+from tests.support.hostfactory.in_process import call_here
 from tests.support.hostfactory.sites import example_site
+from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 
 WISH = "sources: {base: {kind: fixed, template: {template}, machines: {machines}}}\n"
 
@@ -79,17 +90,95 @@ def test_a_dry_run_has_no_effect(site: StateDir, capsys: pytest.CaptureFixture[s
     assert os.listdir(site.path) == []
 
 
-def test_a_second_service_is_refused(
+def test_a_second_process_is_refused_until_the_first_has_ended(
     site: StateDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wish(3)
+    template = wish(3)
     monkeypatch.setattr(command, "CALL_SECONDS", 0.01)
-    lock = LockFile(os.path.join(site.path, "demand.lock"))
-    assert lock.acquire(0)
+    with subprocess.Popen([sys.executable, "-m", "provisioner", "demand"], stderr=subprocess.DEVNULL) as first:
+        until(lambda: Path(site.path, DEMAND_FILE).exists() or first.poll() is not None, 60, what="the first step")
+        assert run(["demand", "--once"]) == 1
+        assert f"Signed by process {first.pid}" in capsys.readouterr().err
+        first.terminate()
+        assert first.wait() == 0
+    assert [one.count for one in site.intent.read().requests.values()] == [3]
+    assert step(capsys)["templates"][template]["asked"] == 3
+
+
+@pytest.fixture
+def api(site: StateDir, monkeypatch: pytest.MonkeyPatch) -> MemoryApiServer:
+    """An API server that keeps the state, and scripts in this process."""
+    conf = Path(os.environ["HF_PROVIDER_CONFDIR"], "demoinstprov_config.json")
+    conf.write_text(json.dumps(json.loads(conf.read_text()) | {"STATE": "kubernetes:hf"}))
+    server = ObjectServer("hf", time.time)
+    monkeypatch.setattr(KubeStore, "api", lambda self: MemoryApiServer(server))
+
+    def call(_: HostFactory, script: str, document: object) -> Any:
+        called = call_here(script, [json.dumps(document)], os.environ)
+        assert called.code == 0, called.refusal
+        return called.document
+
+    monkeypatch.setattr(HostFactory, "call", call)
+    monkeypatch.setattr(command, "CALL_SECONDS", 0.01)
+    return MemoryApiServer(server)
+
+
+def test_a_lease_keeps_the_service_of_another_host_from_acting(
+    api: MemoryApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = wish(3)
+    other = KubeTurn(api, "demoinst-demand")
+    assert other.acquire(0)
     assert run(["demand", "--once"]) == 1
-    assert "demand.lock: another process held this lock" in capsys.readouterr().err
-    assert not site.intent.exists()
-    lock.release()
+    assert "another process serves this instance" in capsys.readouterr().err
+    other.release()
+    assert [step(capsys)["templates"][template]["asked"] for _ in range(2)] == [0, 3]
+    assert not KubeTurn(api, "demoinst-demand").is_held(), "the service has released it"
+
+
+def test_a_service_that_has_lost_its_lease_ends(api: MemoryApiServer) -> None:
+    with command._only_service(Directories(os.environ)) as (_, check):
+        check()
+        path = f"{leases('hf')}/demoinst-demand.loop"
+        lease = api.call("GET", path).document
+        lease["spec"]["holderIdentity"] = "another"
+        assert api.call("PUT", path, lease).status == 200
+        with pytest.raises(SystemExit):
+            check()
+
+
+def test_metrics_and_health(
+    site: StateDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers: list[Server] = []
+    start = Server.start
+    monkeypatch.setattr(Server, "start", lambda self: (start(self), servers.append(self)))
+
+    def ask(page: str) -> tuple[int, str]:
+        answer = requests.get(f"{servers[-1].url}/{page}", timeout=10)
+        return answer.status_code, answer.text
+
+    template = wish(3)
+    step(capsys)
+    step(capsys, "--listen", "127.0.0.1:0")
+    lines = ask("metrics")[1].splitlines()
+    numbers = {"wanted": 3, "asked": 3, "running": 0, "idle": 0}
+    for name, number in numbers.items():
+        assert f'hf_demand_{name}{{template="{template}"}} {number:.1f}' in lines
+    assert 'hf_demand_source_failures_total{source="base"} 0.0' in lines
+    assert [ask(page)[0] for page in ("healthz", "readyz")] == [200, 200]
+    assert json.loads(ask("status")[1])["templates"] == {template: numbers}
+    servers[-1].stop()
+    os.unlink(site.intent.path)
+    assert run(["demand", "--once", "--listen", "127.0.0.1:0"]) == 1
+    assert ask("healthz")[0] == 200
+    code, text = ask("readyz")
+    assert code == 503
+    assert "intent.json" in text
+    taken = servers[-1].url.removeprefix("http://")
+    assert run(["demand", "--once", "--listen", taken]) == 1
+    assert f"cannot listen on {taken}" in capsys.readouterr().err
+    servers[-1].stop()
 
 
 def test_a_script_that_outlives_its_service_holds_the_lock(site: StateDir) -> None:
