@@ -43,8 +43,9 @@ from provisioner.utc import format_utc
 
 log = logging.getLogger(__name__)
 
-LATE_STEPS = 5
-"""Intervals without the end of a step after which the process counts as stuck."""
+LATE_STEPS, LONGEST_STEP = 5, 900.0
+"""Intervals and further seconds without the end of a step after which the process counts as stuck. A step may take many
+time-outs of its sources, for example one of each schedd."""
 
 
 Right = tuple[HostFactory, Callable[[], None]]
@@ -155,7 +156,7 @@ def _serve(listen: str, metrics: DemandMetrics, interval: float, around: Setting
 
     def health() -> Health:
         report = metrics.latest
-        is_alive = time.time() - max(report.at, metrics.started) < LATE_STEPS * interval + CALL_SECONDS
+        is_alive = time.time() - max(report.at, metrics.started) < LATE_STEPS * interval + LONGEST_STEP
         return Health(is_alive, bool(report.at) and not report.problem, report.problem or "The steps are made in time.")
 
     Server(listen, metrics.registry, health, lambda: asdict(metrics.latest), files=around.server).start()

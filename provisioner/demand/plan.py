@@ -92,7 +92,8 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
         elif wanted < asked and frozen:
             reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {frozen}")
         elif wanted < asked:
-            surplus, own = _find_surplus(asked, kept[template], since), free.get(template, [])
+            surplus = _find_surplus(asked, kept[template], since)
+            own = [name for name in free if ours.running[name].template == template]
             chosen = own[: min(surplus, shares[template])]
             returns += chosen
             reasons.append(
@@ -117,8 +118,7 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
 
 def _find_surplus(asked: int, levels: Sequence[tuple[float, int]], since: float) -> int:
     """Return how many machines more than at any time after ``since`` were wanted; 0 if the levels are too new."""
-    is_known = levels[0][0] <= since
-    return max(0, asked - max(level for _, level in levels)) if is_known else 0
+    return max(0, asked - max(level for _, level in levels)) if levels[0][0] <= since else 0
 
 
 def _levels_since(since: float, levels: Sequence[tuple[float, int]]) -> Sequence[tuple[float, int]]:
@@ -133,16 +133,10 @@ def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
     return idle is None or name in idle
 
 
-def _find_free(wish: Wish, ours: Ours, lost: Mapping[str, int], youngest: float) -> Mapping[str, Sequence[str]]:
-    """Return by template the machines that may be returned: those idle for longest first, then the oldest.
-    ``youngest``: the latest start of such a machine."""
-
-    def order(name: str) -> tuple[float, float, str]:
-        template, since = ours.running[name]
-        return -wish.idle.get(template, {}).get(name, 0.0), since, name
-
-    free: dict[str, list[str]] = {}
-    for name in sorted(ours.settled - lost.keys(), key=order):
-        if ours.running[name].since <= youngest and _is_free(name, wish, ours):
-            free.setdefault(ours.running[name].template, []).append(name)
-    return free
+def _find_free(wish: Wish, ours: Ours, lost: Mapping[str, int], youngest: float) -> Sequence[str]:
+    """Return the machines that may be returned: those idle for longest first, then the oldest. ``youngest``: the latest
+    start of such a machine."""
+    settled = {name: ours.running[name] for name in ours.settled - lost.keys()}
+    free = [name for name, one in settled.items() if one.since <= youngest and _is_free(name, wish, ours)]
+    idle = {name: wish.idle.get(settled[name].template, {}).get(name, 0.0) for name in free}
+    return sorted(free, key=lambda name: (-idle[name], settled[name].since, name))

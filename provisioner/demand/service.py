@@ -186,9 +186,9 @@ def _read(source: Source, fleet: Fleet) -> Reading | str:
     """Return the reading of a source, or the reason for which it failed."""
     try:
         return source.read(fleet)
-    except SourceError as error:
-        return str(error)
     except Exception as error:  # a bug in a source must not stop the others
+        if isinstance(error, SourceError):
+            return str(error)
         log.exception("Source has a bug")
         return f"{type(error).__name__}: {error}"
 
