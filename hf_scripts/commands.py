@@ -249,8 +249,12 @@ HOST_LIST_COMMANDS = frozenset({"requestReturnMachines", "getReturnRequests"})
 needed."""
 
 
-def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Run one script call: print the answer or the refusal on stdout, log the call and return the exit code."""
+Commands = Mapping[str, Callable[[ScriptCall], str]]
+
+
+def run(command: str, arguments: list[str], environment: Mapping[str, str], commands: Commands = COMMANDS) -> int:
+    """Run one script call: print the answer or the refusal on stdout, log the call and return the exit code.
+    ``commands``: the functions by their names."""
     started = time.monotonic()
     directories = Directories(environment)
     facts: dict[str, object] = {"command": command}
@@ -261,7 +265,7 @@ def run(command: str, arguments: list[str], environment: Mapping[str, str]) -> i
     try:
         may_be_empty, whole = command == "getAvailableTemplates", command not in HOST_LIST_COMMANDS
         document = input_documents.read(command, arguments, may_be_empty=may_be_empty, whole=whole)
-        text = COMMANDS[command](ScriptCall(document, directories, facts, state))
+        text = commands[command](ScriptCall(document, directories, facts, state))
     except Refused as error:
         level, text = "WARNING", format_printable(str(error))
     except (DirectoryError, TemplatesError, StateError) as error:

@@ -20,9 +20,7 @@ PROVISIONER_COMMANDS = {"initializeDB": "init", "monitorEvents": "run"}
 
 def call_script() -> None:
     """Run ``hf-gce VERB [JSON | -f FILE]``, and end the process as the script of that name does."""
-    parser = argparse.ArgumentParser(
-        description="HostFactory's scripts and the provisioner's loop, by the verbs of Google's connector."
-    )
+    parser = argparse.ArgumentParser(description="HostFactory's scripts and the loop by the connector's verbs.")
     parser.add_argument("command", choices=[*COMMANDS, *PROVISIONER_COMMANDS])
     parser.add_argument("json", nargs="?", help="the document; takes precedence over FILE")
     parser.add_argument("-f", "--json-file", metavar="FILE")

@@ -19,9 +19,9 @@ def main() -> None:
         sys.exit(installation_check.main(arguments, os.environ))
     gc.disable()  # search no reference cycles: among ten thousand hosts the search would take milliseconds
     if name.startswith("slurm_"):
-        from hf_scripts import slurm_programs
+        from hf_scripts.slurm_programs import PROGRAMS, make_document
 
-        code = slurm_programs.run(name, arguments, os.environ)
+        code = run(name, make_document(arguments), os.environ, PROGRAMS)
     else:
         code = run(name, arguments, os.environ)
     os._exit(code)  # All output is written. Python's regular exit would double the time of the call, so skip it.

@@ -26,8 +26,7 @@ from provisioner.backends.proxies_and_authorities import ending_authorities, pre
 from provisioner.backends.registry import close, get_kind, usable_backends
 from provisioner.commands.observe_pools import CHECK_SECONDS, all_at_once, ask_all, live_findings, observe
 from provisioner.commands.shared_options import Document, UsageError, add_shared, config_file, settings, show
-from provisioner.demand.settings import FILE as DEMAND_FILE
-from provisioner.demand.settings import load as load_demand
+from provisioner.demand.settings import load_both
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import FIELDS, Directories, DirectoryError
 from provisioner.hostfactory.templates import Provider, Template
@@ -59,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
     UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
-    if (demand := config_file(options.config).parent / DEMAND_FILE).exists():
-        load_demand(demand, provider)
+    load_both(config_file(options.config).parent, provider)
     try:
         ending = ending_authorities(configuration.ca_bundle, time.time())
         warnings = [*ending, *find_warnings(configuration, provider.templates)]

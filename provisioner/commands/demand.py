@@ -22,14 +22,12 @@ from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, find_store, open_states, settings
 from provisioner.demand.service import DemandService, PreviewedCalls, Report
-from provisioner.demand.settings import FILE, Demand, load
+from provisioner.demand.settings import FILE, Demand, load, load_both
 from provisioner.demand.slurm_power import SlurmPower
 from provisioner.demand.sources import SourceError
-from provisioner.files.config_error import ConfigError
-from provisioner.hostfactory import slurm_file, templates
+from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import Directories
 from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory, ScriptFailed
-from provisioner.hostfactory.slurm_file import SlurmFile
 from provisioner.process_end import end
 from provisioner.settings.definitions import Settings
 from provisioner.state.directory import SLURM_NODES_FILE
@@ -67,7 +65,8 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
-    demand, slurm = _load(directories, provider)
+    written, slurm = load_both(Path(directories.conf), provider)
+    demand = written or (Demand(sources={}) if slurm else load(Path(directories.conf) / FILE, provider))
     prepare(around.ca_bundle)
     states, metrics = open_states(), DemandMetrics(CollectorRegistry())
     right: AbstractContextManager[Right] = _only_service(directories)
@@ -96,16 +95,6 @@ def run(options: argparse.Namespace) -> int:
             time.sleep(demand.interval_seconds)
 
 
-def _load(directories: Directories, provider: templates.Provider) -> tuple[Demand, SlurmFile | None]:
-    """Return the settings in demand.yaml, which may be absent if there is a slurm.json, and those in slurm.json. Raises
-    ConfigError, TemplatesError."""
-    slurm, problems = slurm_file.load(directories.conf, [template.id for template in provider.templates])
-    if problems:
-        raise ConfigError(problems)
-    file = Path(directories.conf) / FILE
-    return load(file, provider) if file.exists() or not slurm else Demand(sources={}), slurm
-
-
 @contextmanager
 def _only_service(directories: Directories) -> Iterator[Right]:
     """Hold the right to make the steps: a lock in the state directory and, for a state in a Kubernetes API, a Lease.
@@ -132,6 +121,8 @@ def _only_service(directories: Directories) -> Iterator[Right]:
 
 
 def _publish(options: argparse.Namespace, state: State, report: dict[str, Any]) -> None:
+    if options.once:
+        report["next_at"] = None
     if options.once or options.dry_run:
         print(json.dumps(report), flush=True)
     try:

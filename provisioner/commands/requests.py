@@ -44,20 +44,10 @@ def run_request(options: argparse.Namespace) -> int:
     return show(options, document, _request_lines, fine=entry["status"] != "complete_with_error")
 
 
-def add_return_options(command: argparse.ArgumentParser) -> None:
-    """Add the arguments and options."""
-    command.add_argument("machines", nargs="+", metavar="MACHINE")
-
-
 def run_return(options: argparse.Namespace) -> int:
     """Return machines, and print the id of the return request. Raises ScriptFailed."""
     print(HostFactory(os.environ).return_machines(options.machines))
     return FINE
-
-
-def add_requests_options(command: argparse.ArgumentParser) -> None:
-    """Add the options."""
-    add_shared(command, "output")
 
 
 def run_requests(options: argparse.Namespace) -> int:
@@ -85,6 +75,6 @@ def _request_lines(document: Document) -> Iterator[str]:
 
 COMMANDS = {
     "request": (add_request_options, run_request),
-    "return": (add_return_options, run_return),
-    "requests": (add_requests_options, run_requests),
+    "return": (lambda command: command.add_argument("machines", nargs="+", metavar="MACHINE"), run_return),
+    "requests": (lambda command: add_shared(command, "output"), run_requests),
 }

@@ -10,6 +10,7 @@ from provisioner.commands.shared_options import Document
 from provisioner.model import CONFLICTS, BrakeReason
 from provisioner.names import format_printable, format_printable_lines
 from provisioner.telemetry.cost import spending_lines
+from provisioner.telemetry.demand_status import demand_lines
 from provisioner.telemetry.holds import cancel_lines
 from provisioner.telemetry.losses import loss_lines
 from provisioner.telemetry.machine_rows import Row
@@ -59,6 +60,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
         yield from unmet_lines(request, loop_acts=seen.is_loop_acting, dated=unseen)
     for one in seen.returns:
         yield f"  return  {one['id']}: {one['status']}, {one['settled']} of {one['machines']} settled"
+    yield from (f"  {line}" for line in demand_lines(seen.demand))
     yield from cancel_lines(seen.holds)
     yield from map(format_pool_line, seen.pressure)
     yield from (f"  pool {pool}: {note}" for pool, note in seen.notes)

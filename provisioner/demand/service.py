@@ -76,6 +76,8 @@ class Report:
     """``wanted``, ``read_at``, ``problem``, ``failures`` and ``unfit`` by source."""
     reasons: Sequence[str] = ()
     """Sentences about the step's calls and about machines that are kept."""
+    next_at: float | None = None
+    """Epoch seconds at which the next step is due; None if no step follows."""
 
 
 class DemandService:
@@ -107,7 +109,7 @@ class DemandService:
     def step(self, now: float) -> Report:
         """Make one step, and return its report. ``now``: epoch seconds. A problem of the state or of a script ends the
         step, except that a refused request stops no other; the next step finds out what has happened."""
-        report = Report(now)
+        report = Report(now, next_at=now + self._settings.interval_seconds)
         try:
             ours, lost = self._recover()
             self._read_sources(Fleet(now, self._shapes, ours.running))

@@ -8,11 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from provisioner.backends.kind import Surroundings
 from provisioner.demand.htcondor import HTCondorSettings
 from provisioner.demand.kubernetes import Kubernetes
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
 from provisioner.demand.slurm import Slurm
 from provisioner.demand.sources import SourceSettings
+from provisioner.hostfactory import slurm_file
+from provisioner.hostfactory.slurm_file import SlurmFile
 from provisioner.hostfactory.templates import Provider
 from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
 from provisioner.schema.validation import (
@@ -74,6 +77,15 @@ class Demand(Section):
     """The sources by name."""
 
 
+def load_both(directory: Path, provider: Provider) -> tuple[Demand | None, SlurmFile | None]:
+    """Return the settings in demand.yaml and in slurm.json; None for a file that does not exist. Raise ConfigError with
+    every mistake of a file, and TemplatesError for a slurm.json that is unusable as a whole."""
+    slurm, problems = slurm_file.load(str(directory), [one.id for one in provider.templates if one.max_number])
+    if problems:
+        raise ConfigError(problems)
+    return load(directory / FILE, provider) if (directory / FILE).exists() else None, slurm
+
+
 def load(path: Path, provider: Provider) -> Demand:
     """Return the settings in ``path``. Raise ConfigError with every mistake. ``provider``: HostFactory's files, which
     define the templates."""
@@ -86,7 +98,7 @@ def load(path: Path, provider: Provider) -> Demand:
         problems.append(Problem(file, "sources", format_expected("a mapping of names to sources", written)))
         written = {}
     for name, body in written.items():
-        source, found = _source(body, file, f"sources.{name}")
+        source, found = _source(body, file, f"sources.{name}", Surroundings(path.parent, provider.config, {}))
         problems += found
         if source is not None:
             sources[str(name)] = source
@@ -114,7 +126,7 @@ def _unknown_templates(named: Mapping[str, Collection[str]], known: Collection[s
     ]
 
 
-def _source(body: object, file: str, where: str) -> tuple[SourceSettings | None, list[Problem]]:
+def _source(body: object, file: str, where: str, around: Surroundings) -> tuple[SourceSettings | None, list[Problem]]:
     """Return the settings of one source (None if they are invalid) and their problems."""
     if not isinstance(body, dict):
         return None, [Problem(file, where, format_expected("a mapping of settings", body))]
@@ -123,4 +135,4 @@ def _source(body: object, file: str, where: str) -> tuple[SourceSettings | None,
     if not isinstance(kind, str) or kind not in KINDS:
         text = format_expected("a kind of source", kind) + suggestion(str(kind), KINDS)
         return None, [Problem(file, f"{where}.kind", text)]
-    return validate(KINDS[kind], fields, file, where)
+    return validate(KINDS[kind], fields, file, where, around)

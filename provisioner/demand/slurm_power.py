@@ -33,6 +33,9 @@ OUR_REASON = "provisioner: "
 REVERSIBLE = (OUR_REASON, "ResumeTimeout reached")
 """First parts of the reasons of nodes that may be used again. An operator's node that is down stays down."""
 
+OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
+"""States of a node whose machine Slurm has asked to end."""
+
 MOST_NODES = 100
 """Most nodes of a call of scontrol, so that its arguments stay short."""
 
@@ -50,16 +53,6 @@ class SlurmNode(NamedTuple):
     """NodeHostName: the machine of the node. If the node has no machine, this is the node's own name."""
     address: str
     reason: str
-
-    @property
-    def is_off(self) -> bool:
-        """Return True if Slurm has asked for the end of the node's machine."""
-        return not self.states.isdisjoint({"POWERED_DOWN", "POWERING_DOWN"})
-
-    @property
-    def is_reusable(self) -> bool:
-        """Return True if the node is powered down, but would stay DOWN for no reason of an operator."""
-        return {"DOWN", "POWERED_DOWN"} <= self.states and self.reason.startswith(REVERSIBLE)
 
 
 class SlurmRequest(NamedTuple):
@@ -83,11 +76,6 @@ class Condition(NamedTuple):
     lost: Mapping[str, Loss]
     returned: frozenset[str]
     """Machines that a return request names."""
-
-    @property
-    def off(self) -> frozenset[str]:
-        """Return the nodes with a record that Slurm has powered down or does not have any more."""
-        return frozenset(name for name in self.records if name not in self.nodes or self.nodes[name].is_off)
 
 
 class Update(NamedTuple):
@@ -113,17 +101,15 @@ class Decision(NamedTuple):
 def decide(now: Condition) -> Decision:
     """Return what has to change: each node with a record gets a machine of its request, or its end. Machines that no
     node needs any more are returned."""
-    off = now.off
+    off = {name for name in now.records if name not in now.nodes or now.nodes[name].states & OFF}
     records, spare = _with_lost_records(now, {name: one for name, one in now.records.items() if name not in off})
     for name, record in records.items():
-        if _is_waiting(now, name, record):
+        if not record.machine or (_is_replaced(now, record) and "POWERING_UP" in now.nodes[name].states):
             usable = (one for one, id_ in spare.items() if id_ == record.request and one not in now.lost)
             records[name] = record._replace(machine=next(usable, ""))
             spare.pop(records[name].machine, None)
-    updates = [update for name, record in records.items() for update in _update(now, now.nodes[name], record)]
-    updates += [Update(node.name, "RESUME") for node in now.nodes.values() if node.is_reusable]
     returns = {now.records[name].machine for name in off} - now.returned - {""}
-    return Decision(sorted(returns | spare.keys()), records, updates)
+    return Decision(sorted(returns | spare.keys()), records, [*_updates(now, records)])
 
 
 def _with_lost_records(now: Condition, records: dict[str, NodeRecord]) -> tuple[dict[str, NodeRecord], dict[str, str]]:
@@ -134,13 +120,9 @@ def _with_lost_records(now: Condition, records: dict[str, NodeRecord]) -> tuple[
     lost = {
         node.name: NodeRecord(spare.pop(node.host), node.host)
         for node in now.nodes.values()
-        if node.name not in now.records and not node.is_off and node.host in spare
+        if node.name not in now.records and not node.states & OFF and node.host in spare
     }
     return records | lost, spare
-
-
-def _is_waiting(now: Condition, name: str, record: NodeRecord) -> bool:
-    return not record.machine or (_is_replaced(now, record) and "POWERING_UP" in now.nodes[name].states)
 
 
 def _is_replaced(now: Condition, record: NodeRecord) -> bool:
@@ -158,6 +140,14 @@ def _find_end(now: Condition, record: NodeRecord) -> tuple[str, str]:
         cause = "returned" if machine in now.returned else loss.cause if loss else "gone"
         return "POWER_DOWN_FORCE", f"machine {machine}: {cause}"
     return ("POWER_DOWN_ASAP", f"machine {machine} ends in {loss.grace} s: {loss.cause}") if loss else ("", "")
+
+
+def _updates(now: Condition, records: Mapping[str, NodeRecord]) -> Iterator[Update]:
+    for name, record in records.items():
+        yield from _update(now, now.nodes[name], record)
+    for node in now.nodes.values():
+        if {"DOWN", "POWERED_DOWN"} <= node.states and node.reason.startswith(REVERSIBLE):
+            yield Update(node.name, "RESUME")
 
 
 def _update(now: Condition, node: SlurmNode, record: NodeRecord) -> Iterator[Update]:
@@ -204,12 +194,10 @@ class SlurmPower:
         if decision.returns:
             self._calls.return_machines(decision.returns)
         self._records.change(now.records, decision.records)
-        groups: dict[tuple[str, str], list[Update]] = {}
-        for update in decision.updates:
-            groups.setdefault((update.state, update.reason), []).append(update)
-        for group in groups.values():
+        for key in dict.fromkeys((update.state, update.reason) for update in decision.updates):
+            group = [update for update in decision.updates if (update.state, update.reason) == key]
             for start in range(0, len(group), MOST_NODES):
-                self._change_nodes(group[start : start + MOST_NODES])
+                _change_nodes(group[start : start + MOST_NODES])
 
     def _read(self) -> Condition:
         """Return the present condition. Intent comes before the records, and the records before the nodes."""
@@ -229,28 +217,25 @@ class SlurmPower:
                 lost |= state.status.read_lost()
         return Condition(records, nodes, self._read_requests(requests), lost, frozenset[str]().union(*returns.values()))
 
-    def _change_nodes(self, updates: Sequence[Update]) -> None:
-        """Call scontrol for nodes that get the same state, or an address each. If Slurm refuses, log the refusal: the
-        next step tries again, and the other nodes go on."""
-        fields = {"nodename": ",".join(update.node for update in updates)}
-        if updates[0].state:
-            fields |= {"state": updates[0].state} | ({"reason": updates[0].reason} if updates[0].reason else {})
-        else:
-            fields["nodeaddr"] = ",".join(update.address for update in updates)
-            fields["nodehostname"] = ",".join(update.host for update in updates)
-        try:
-            _scontrol("update", *(f"{key}={value}" for key, value in fields.items()))
-        except SourceError as error:
-            log.warning("Slurm refused a change", extra={"change": fields, "error": str(error)})
-        else:
-            log.info("Changed nodes of Slurm", extra={"change": fields})
-
     def _read_requests(self, ids: Iterable[str]) -> dict[str, SlurmRequest]:
-        asked = [id_ for id_ in ids if id_ not in self._ended]
-        read = {entry["requestId"]: _request(entry) for entry in (self._calls.statuses(asked) if asked else ())}
-        self._ended |= {id_: request for id_, request in read.items() if request.has_ended}
-        self._ended = {id_: request for id_, request in self._ended.items() if id_ in ids}
-        return read | self._ended
+        read = {id_: self._ended[id_] for id_ in ids if id_ in self._ended}
+        if asked := [id_ for id_ in ids if id_ not in read]:
+            read |= {entry["requestId"]: _request(entry) for entry in self._calls.statuses(asked)}
+        self._ended = {id_: request for id_, request in read.items() if request.has_ended}
+        return read
+
+
+def _change_nodes(updates: Sequence[Update]) -> None:
+    """Call scontrol for nodes that get the same state, or an address each. If Slurm refuses, log the refusal: the next
+    step tries again, and the other nodes go on."""
+    names, (state, *_), (reason, *_), addresses, hosts = zip(*updates, strict=True)
+    fields = {"nodename": names, "state": [state], "reason": [reason], "nodeaddr": addresses, "nodehostname": hosts}
+    change = [f"{key}={','.join(values)}" for key, values in fields.items() if all(values)]
+    try:
+        _scontrol("update", *change)
+        log.info("Changed nodes of Slurm", extra={"change": change})
+    except SourceError as error:
+        log.warning("Slurm refused a change", extra={"change": change, "error": str(error)})
 
 
 def _scontrol(*arguments: str) -> str:
@@ -261,10 +246,6 @@ def _scontrol(*arguments: str) -> str:
 def _request(entry: Mapping[str, Any]) -> SlurmRequest:
     """Return the request in an entry of getRequestStatus."""
     machines = entry["machines"]
-    failed = (machine["message"] for machine in machines if machine["result"] == "fail" and machine["message"])
-    running = {
-        machine["machineId"]: machine["privateIpAddress"] or ""
-        for machine in machines
-        if machine["result"] == "succeed"
-    }
+    failed = (one["message"] for one in machines if one["result"] == "fail" and one["message"])
+    running = {one["machineId"]: one["privateIpAddress"] or "" for one in machines if one["result"] == "succeed"}
     return SlurmRequest(entry["requestId"], entry["status"] in ENDED, entry["message"] or next(failed, ""), running)

@@ -18,6 +18,7 @@ from provisioner.state.errors import writing
 from provisioner.state.marker_files import make_shared_directory
 
 SCRIPTS = ("getAvailableTemplates", "requestMachines", "getRequestStatus", "requestReturnMachines", "getReturnRequests")
+SLURM_PROGRAMS = ("slurm_resume", "slurm_suspend", "slurm_resume_fail")
 
 MOST_BYTES = 64 * 1024
 """Size in bytes above which a file is emptied. This is enough for more than 150 calls, or for an hour of calls that
@@ -66,7 +67,7 @@ class RefusedCalls(Located):
     def read(self) -> list[Refusals]:
         """Return the refused calls of each script that has refused any. Raises StateError."""
         read = []
-        for script in SCRIPTS:
+        for script in SCRIPTS + SLURM_PROGRAMS:
             path = os.path.join(self.path, script)
             if (facts := stat_file(path)) and (lines := re.findall(LINE, read_if_present(path, ADVICE) or b"")):
                 recent = [*takewhile(lambda line: line[1], reversed(lines))]

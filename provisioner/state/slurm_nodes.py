@@ -32,10 +32,10 @@ class SlurmNodes(Located):
 
     def read(self) -> dict[str, NodeRecord]:
         """Return the record of each node; empty if there is no file. Raises StateUnreadable."""
-        if (content := read_if_present(self.path, ADVICE)) is None:
-            return {}
+        content = read_if_present(self.path, ADVICE)
+        rows = {} if content is None else parse(self.path, content, ADVICE)
         try:
-            return {node: NodeRecord(**record) for node, record in parse(self.path, content, ADVICE).items()}
+            return {node: NodeRecord(**record) for node, record in rows.items()}
         except (AttributeError, TypeError) as error:
             raise StateUnreadable(f"{self.path}: {error}. {ADVICE}") from error
 
@@ -54,11 +54,8 @@ class SlurmNodes(Located):
     def change(self, before: Mapping[str, NodeRecord], after: Mapping[str, NodeRecord]) -> None:
         """Replace the records that differ between ``before`` and ``after``, except records that another process has
         changed since ``before`` was read. Raises StateError."""
-        changed = [node for node in {**before, **after} if before.get(node) != after.get(node)]
-        if not changed:
-            return
         with self.changing() as records:
-            for node in changed:
+            for node in {*before, *after}:
                 if records.get(node) == before.get(node):
                     records.pop(node, None)
                     records |= {node: after[node]} if node in after else {}

@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.loop.hf_activity import HF_AWAY_SECONDS
 from provisioner.model import Intent, Memory, format_utc
 from provisioner.state.directory_note import read_note
-from provisioner.state.errors import Condition, StateMissing, StateUnreadable, advice_message, is_denied
+from provisioner.state.errors import Condition, StateError, StateMissing, StateUnreadable, advice_message, is_denied
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import ScriptCalls
@@ -51,6 +51,8 @@ class StatusInputs:
     this user that cannot write."""
     differing: Sequence[Difference]
     """HF's files that the scripts have read with another content than the loop uses."""
+    demand: Mapping[str, Any]
+    """The report of the last step of ``provisioner demand``; empty if there has been none."""
     wall: float
     """The time at which the inputs were read, in epoch seconds."""
 
@@ -78,6 +80,7 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
         holds=current_holds(state, remembered),
         refusal=_write_problem(state, signs.holder),
         differing=state.config_differences(),
+        demand=_demand(state),
         wall=time.time(),
     )
 
@@ -93,6 +96,13 @@ def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
     if error.errno == errno.EROFS and holder.get("host", socket.gethostname()) != socket.gethostname():
         return ""
     return f"{error.strerror}. {advice_message(error)}"
+
+
+def _demand(state: State) -> Mapping[str, Any]:
+    try:
+        return state.read_demand()
+    except StateError as error:  # the other parts of the status matter more
+        return {"problem": str(error)}
 
 
 def _memory(state: State) -> tuple[Memory | None, File]:

@@ -30,6 +30,7 @@ from provisioner.state.errors import Condition
 from provisioner.telemetry.brake_release_forecast import get_loop_time, release_fields
 from provisioner.telemetry.config_drift import find_open_differences, format_difference
 from provisioner.telemetry.cost import spending
+from provisioner.telemetry.demand_status import demand_alarms, demand_document
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.losses import loss_documents, loss_lines
 from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
@@ -124,6 +125,8 @@ class StatusModel:
     """Machines that ended although the loop did not delete them, as ``loss_documents`` returns them."""
     pressure: Sequence[Document]
     """Window, back-off and last error of each pool and template, as ``window_documents`` returns them."""
+    demand: Document | None
+    """The last step of ``provisioner demand``, as ``demand_document`` returns it; None if there has been none."""
     unlisted: Sequence[str]
     """Machines that HF's lists have not named for a day."""
     unread: Sequence[str]
@@ -206,6 +209,7 @@ def status_model(inputs: StatusInputs) -> StatusModel:
         problems={
             pool: list(sentences) for pool, sentences in pool_status.pools.items() if pool not in pool_status.unseen
         },
+        demand=demand_document(inputs.demand, inputs.wall),
         unread=sorted(read - remembered),
         **release_fields(memory, pool_status, inputs.calls, inputs.wall),
         **_memory_fields(memory or Memory(""), pool_status, inputs.wall),
@@ -295,6 +299,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     for one in status.configuration_differs:
         yield f"CONFIGURATION DIFFERS: {one['text']}"
+    yield from demand_alarms(status.demand)
     yield from hold_alarms(status.holds)
     for pool in status.paused:
         yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
@@ -317,7 +322,7 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
         yield f"LOCK of intent.json, so HostFactory's requests are late or refused: {status.loop['intent_lock']}"
     for one in status.hostfactory["refused"]:
         times = f"{format_count(one['recent'], 'time')} since {format_local_time(one['since'])}"
-        yield f"CALLS REFUSED: HostFactory's {one['script']} was refused {times}: {one['text']}"
+        yield f"CALLS REFUSED: the call of {one['script']} was refused {times}: {one['text']}"
     if silence := silence_message(status.loop):
         yield f"LOOP NOT RUNNING {silence}: {status.loop['advice']}"
     if status.hostfactory["last_list"] and (status.hostfactory["silent_seconds"] or 0.0) > HF_AWAY_SECONDS:

@@ -24,6 +24,7 @@ from provisioner.names import RETURN_ID_PREFIX, format_printable, format_printab
 from provisioner.state.errors import StateError
 from provisioner.state.protocols import State
 from provisioner.telemetry.brake_release_forecast import get_loop_time
+from provisioner.telemetry.demand_status import demand_lines
 from provisioner.telemetry.http_connections import Response
 from provisioner.telemetry.losses import loss_lines
 from provisioner.telemetry.machine_plots import ALL, HEIGHT, WIDTH, Moment, Plot, PlottedSubject, Point, Samples, plot
@@ -279,7 +280,12 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {"unmet_lines": unmet_lines, "loss_lines": loss_lines, "pool_line": format_pool_line}
+    lines = {
+        "unmet_lines": unmet_lines,
+        "loss_lines": loss_lines,
+        "pool_line": format_pool_line,
+        "demand_lines": demand_lines,
+    }
     environment.globals |= {**lines, "hf_message": hf_message, "state_of": _state, "style": style}
     return environment
 

@@ -324,7 +324,7 @@ INCIDENTS = (
     Incident(
         "scripts that refuse every call",
         broken_scripts,
-        r"CALLS REFUSED: HostFactory's requestMachines was refused \d+ times? since[^\n]*other",
+        r"CALLS REFUSED: the call of requestMachines was refused \d+ times? since[^\n]*other",
         r"otherprov_\w+\.json",
         alert="CallsRefused",
     ),

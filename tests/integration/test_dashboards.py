@@ -16,6 +16,8 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from deploy.grafana.dashboards import texts
+from provisioner.commands.demand_metrics import DemandMetrics
+from provisioner.demand.service import Report
 from provisioner.settings import loader
 from provisioner.telemetry.metrics import Metrics
 from provisioner.telemetry.server import Health, Server
@@ -46,6 +48,9 @@ def metrics() -> Metrics:
     metrics = Metrics(CollectorRegistry())
     metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
     work(metrics, "gke-main", "GkePod")
+    numbers = {"wanted": 5, "asked": 4, "running": 3, "idle": 1}
+    source = {"wanted": {"GkePod": 5}, "read_at": 1e9, "problem": "", "failures": 2, "unfit": {"8 GPUs": 1}}
+    DemandMetrics(metrics.registry).show(Report(1e9, templates={"GkePod": numbers}, sources={"pool": source}))
     return metrics
 
 
@@ -57,7 +62,9 @@ def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
     exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     alerts = [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     used = {
-        name for text in [*expressions(), *alerts] for name in re.findall(r"\b(?:hf_provisioner|process)_\w+", text)
+        name
+        for text in [*expressions(), *alerts]
+        for name in re.findall(r"\b(?:hf_provisioner|hf_demand|process)_\w+", text)
     }
     assert used <= exported
     assert len(used) > 20

@@ -64,7 +64,8 @@ def test_a_step_requests_what_is_missing_and_finds_it_again(site: StateDir, caps
     assert [(one.template, one.count, one.rc_account) for one in site.intent.read().requests.values()] == [
         (template, 3, ACCOUNT)
     ]
-    assert site.read_demand()["sources"]["base"]["wanted"] == {template: 3}
+    report = site.read_demand()
+    assert (report["sources"]["base"]["wanted"], report["next_at"]) == ({template: 3}, None)
 
 
 def test_lost_machines_are_returned_and_replaced(site: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 VM = ROOT / "deploy" / "vm"
 UNIT = VM / "provisioner.service"
 BACKUP = VM / "provisioner-backup.service"
-UNITS = (UNIT.name, BACKUP.name, "provisioner-backup.timer")
+DEMAND = VM / "provisioner-demand.service"
+UNITS = (UNIT.name, BACKUP.name, DEMAND.name, "provisioner-backup.timer")
 EGO_SERVICE = ROOT / "deploy" / "symphony" / "hostfactory-provisioner.xml"
 
 
@@ -64,7 +65,7 @@ def test_systemd_finds_no_fault_with_a_unit(tmp_path: Path, name: str) -> None:
 
 
 @SYSTEMD
-@pytest.mark.parametrize("unit", [UNIT, BACKUP], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [UNIT, BACKUP, DEMAND], ids=lambda unit: unit.name)
 def test_the_services_are_hardly_exposed(unit: Path) -> None:
     done = run("systemd-analyze", "security", "--offline=true", unit)
     exposure = re.search(rf"Overall exposure level for {unit.name}: ([\d.]+)", done.stdout)
@@ -80,7 +81,7 @@ def service(file: Path = UNIT) -> dict[str, str]:
     return dict(unit["Service"])
 
 
-@pytest.mark.parametrize("unit", [UNIT, BACKUP], ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", [UNIT, BACKUP, DEMAND], ids=lambda unit: unit.name)
 def test_a_service_that_dies_leaves_no_core_in_which_tokens_stand(unit: Path) -> None:
     assert service(unit)["LimitCORE"] == "0"
 

@@ -51,6 +51,7 @@ def make_status_inputs(
         release_asked=False,
         holds={"current": [], "problem": ""},
         differing=(),
+        demand={},
         wall=NOW,
     )
 

@@ -104,6 +104,17 @@ def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
     """Write the files of a loop; text that no file can store stays in memory alone."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
+    for word in pool_status.pools:
+        source = {"wanted": {word: 3}, "read_at": 1e9, "problem": word, "failures": 2, "unfit": {word: 1}}
+        numbers = {"wanted": 3, "asked": 2, "running": 1, "idle": 0}
+        report = {
+            "at": 0.0,
+            "problem": word,
+            "templates": {word: numbers},
+            "sources": {word: source},
+            "reasons": [word],
+        }
+        state.write_demand(report)
     state.heartbeat.touch()
 
 

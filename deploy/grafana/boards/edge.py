@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .queries import AGE, increase, quantile, selector
-from .questions import Board, Question, line_question
+from .questions import Board, Line, Question, line_question
 
 
 def requests() -> list[Question]:
@@ -77,6 +77,35 @@ def leftovers() -> list[Question]:
     ]
 
 
+def demand() -> list[Question]:
+    """Return the panels of ``provisioner demand``, whose processes are other targets than the loops."""
+    names = ("wanted", "asked", "running", "idle")
+    lines = [Line(f"sum by (template) (hf_demand_{name})", f"{{{{template}}}} {name}") for name in names]
+    step = AGE.format(by="job", metric="hf_demand_last_step_timestamp_seconds")
+    return [
+        Question("Demand", "Machines that the sources want, that were asked for, that run, and that are idle.", lines),
+        line_question(
+            "Age of readings, and of the last step",
+            "Readings are made every interval_seconds; a source that fails keeps its last numbers.",
+            f"max by (source) (hf_demand_source_age_seconds) or {step}",
+            "{{source}}{{job}}",
+            "s",
+        ),
+        line_question(
+            "Failed readings in five minutes",
+            "provisioner status shows the reason.",
+            increase("hf_demand_source_failures_total", "source"),
+            "{{source}}",
+        ),
+        line_question(
+            "Jobs that fit no template",
+            "provisioner status describes the jobs.",
+            "sum by (source) (hf_demand_unfit_jobs)",
+            "{{source}}",
+        ),
+    ]
+
+
 def files() -> list[Question]:
     """Return the panels of the files that scripts and loop share."""
     return [
@@ -103,5 +132,6 @@ BOARD = Board(
         ("Requests", requests()),
         ("Machines that need an operator", leftovers()),
         ("Files", files()),
+        ("Demand without HostFactory", demand()),
     ],
 )

@@ -78,7 +78,7 @@ def panel(question: Question, id_: int) -> Stat | TimeSeries:
         made.thresholds(thresholds((None, "green"), (question.bad_from, "red")))
     if question.bad_below is not None:
         made.thresholds(thresholds((None, "red"), (question.bad_below, "green")))
-    for letter, line in zip("ABC", question.lines, strict=False):
+    for letter, line in zip("ABCD", question.lines, strict=False):
         query = Dataquery().expr(line.query).legend_format(line.name).ref_id(letter).datasource(SOURCE)
         made.with_target(query.format(PromQueryFormat.TIME_SERIES))
     return made

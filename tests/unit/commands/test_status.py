@@ -179,7 +179,7 @@ def test_calls_that_the_scripts_refused_a_moment_ago_are_a_problem(desk: Desk, a
     then = time.time() - ago
     os.utime(os.path.join(refused.path, "requestMachines"), (then, then))
     code, text = shown(desk)
-    message = f"CALLS REFUSED: HostFactory's requestMachines was refused 2 times since {since}: it is held"
+    message = f"CALLS REFUSED: the call of requestMachines was refused 2 times since {since}: it is held"
     assert (code, message in text, "CALLS REFUSED" in text) == ((1, True, True) if ago < 300 else (0, False, False))
     assert [one["recent"] for one in document(desk)["hostfactory"]["refused"]] == [2] * code
     desk.state.note_refusal("requestMachines", "")

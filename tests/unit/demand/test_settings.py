@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from provisioner.commands.cli import run
-from provisioner.demand.settings import Demand, load
+from provisioner.demand.kubernetes import Kubernetes
+from provisioner.demand.settings import KINDS, Demand, TemplateDemand, load
+from provisioner.demand.simple_sources import Url, Window
 from provisioner.files.config_error import ConfigError
 from provisioner.hostfactory import templates
 from tests.support.hostfactory.sites import example_site, small_site
@@ -87,3 +91,27 @@ def test_check_reads_the_file(
     (tmp_path / "conf" / "demand.yaml").write_text(WRONG)
     assert run(["check"]) == 2
     assert "sources.one.kind: expected a kind of source" in capsys.readouterr().err
+
+
+def test_the_sample_has_each_kind_and_its_files_lie_beside_it() -> None:
+    sample = Path(__file__).parents[3] / "config" / "demand.yaml"
+    settings = load(sample, templates.load(sample.parent / "production", {"HF_PROVIDER_NAME": "gridinst"}))
+    assert {source.kind for source in settings.sources.values()} == {*KINDS}
+    page, pods = settings.sources["page"], settings.sources["pods"]
+    assert isinstance(page, Url)
+    assert isinstance(pods, Kubernetes)
+    assert page.token_file == sample.parent / "secrets" / "wanted.token"
+    assert pods.kubeconfig == sample.parent / "secrets" / "risk.kubeconfig"
+
+
+@pytest.mark.parametrize("kind", [Demand, TemplateDemand, Window, *KINDS.values()], ids=lambda kind: kind.__name__)
+def test_the_page_has_each_setting(kind: type[BaseModel]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "demand.md").read_text()
+    assert [name for name in kind.model_fields if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_check_reads_slurm_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small_site(tmp_path).write()
+    (tmp_path / "slurm.json").write_text('{"nodes": {"c[1-2]": "Mixt"}}')
+    assert run(["check", str(tmp_path)]) == 2
+    assert "nodes.c[1-2]: expected one of " in capsys.readouterr().err

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from provisioner.demand import slurm_power
 from provisioner.demand.slurm_power import (
     MOST_NODES,
+    OFF,
     OUR_REASON,
     Condition,
     Decision,
@@ -213,7 +214,7 @@ def test_a_node_that_goes_on_keeps_its_machine(now: Condition) -> None:
     decision = decide(now)
     for name, record in now.records.items():
         is_listed = record.machine in now.requests[record.request].machines
-        if record.machine and is_listed and name in now.nodes and not now.nodes[name].is_off:
+        if record.machine and is_listed and name in now.nodes and not now.nodes[name].states & OFF:
             assert decision.records[name] == record
 
 

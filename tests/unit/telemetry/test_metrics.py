@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from provisioner.commands.demand_metrics import DemandMetrics
+from provisioner.demand.service import Report
 from provisioner.files.version import full_version
 from provisioner.model import Limits, Phase, PoolLimits, TemplateLimits
 from provisioner.state.directory import StateDir
@@ -46,6 +48,9 @@ def test_names_types_and_labels_are_those_that_the_page_promises(metrics: Metric
     EventMetrics(metrics.registry, ("notice",))
     metrics.configure(LIMITS)
     work(metrics, "a", "T")
+    numbers = {"wanted": 5, "asked": 4, "running": 3, "idle": 1}
+    source = {"wanted": {"T": 5}, "read_at": 1e9, "problem": "", "failures": 2, "unfit": {"8 GPUs": 1}}
+    DemandMetrics(metrics.registry).show(Report(1e9, templates={"T": numbers}, sources={"pool": source}))
     families = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
@@ -58,7 +63,7 @@ def test_names_types_and_labels_are_those_that_the_page_promises(metrics: Metric
 
 def test_each_full_name_stands_in_the_code_once_and_in_one_piece() -> None:
     literals = re.findall(r'"(hf_provisioner_\w+)"', SOURCE.read_text())
-    listed = re.findall(r"^\| `(hf_\w+)` ", PAGE.read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `(hf_provisioner_\w+)` ", PAGE.read_text(), re.MULTILINE)
     assert sorted(literals) == sorted(listed)
 
 

@@ -24,14 +24,14 @@ from provisioner.model import (
 from provisioner.state.errors import Condition
 from provisioner.state.marker_files import UNSEEN, Difference
 from provisioner.state.refused_calls import Refusals
-from provisioner.telemetry import cost, holds, pool_alarms, status_inputs, status_model
+from provisioner.telemetry import cost, demand_status, holds, pool_alarms, status_inputs, status_model
 from provisioner.telemetry.pool_status import LastingFailure, StandingRefusal
 from provisioner.telemetry.status_inputs import File, StatusInputs
 from tests.support.desk import make_status_inputs
 from tests.unit.core import NOW, TEMPLATE, limits, memory, pool, record, running, slot, unsent
 
 ROOT = Path(__file__).parents[3]
-MODULES = (status_inputs, holds, status_model, pool_alarms, cost, status_text)
+MODULES = (status_inputs, demand_status, holds, status_model, pool_alarms, cost, status_text)
 """The modules with the words in capitals."""
 WORDS = re.compile(r"\"(?:  )?([A-Z]{2,}(?: [A-Z]{2,})+|[A-Z]{4,})\b")
 
@@ -50,6 +50,10 @@ def held(hold: str, machines: int | None = None) -> StatusInputs:
     return replace(FINE, holds={"current": [{"hold": hold, "machines": machines, **facts}], "problem": ""})
 
 
+def demanded(**report: object) -> StatusInputs:
+    return replace(FINE, demand={"at": NOW - 900, "problem": ""} | report)
+
+
 def intent_file(condition: Condition, words: str) -> StatusInputs:
     return replace(FINE, intent_file=File(condition, words))
 
@@ -65,6 +69,9 @@ LINES: dict[str, StatusInputs] = {
     "CALLS REFUSED": replace(FINE, calls=replace(FINE.calls, refused=[REFUSED_CALLS])),
     "CONFIGURATION DIFFERS": replace(FINE, differing=[Difference("config", "loop")]),
     "CONFIGURATION REFUSED": make_status_inputs(memory(), configuration=FAILURE),
+    "DEMAND FAILS": demanded(problem="requestMachines ended with 1"),
+    "DEMAND SOURCE": demanded(sources={"pool": {"read_at": NOW - 400, "problem": "condor_q is away"}}),
+    "DEMAND STOPPED": demanded(next_at=NOW - 301, problem="is old, too"),
     "DOWN": make_status_inputs(memory(record(running(0, Verdict.SUCCEEDED, down_since=NOW)))),
     "DRAINED": held("drain", 0),
     "DRAINING": held("drain", 1),
