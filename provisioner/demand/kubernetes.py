@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pod_spec import MEBIBYTE, quantity
 from provisioner.backends.gke.settings import GkePool, Namespace
-from provisioner.backends.responses import translated_errors
-from provisioner.demand.packing import IdleTimes, Jobs, Member, pack
-from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
+from provisioner.demand.packing import IdleTimes, Jobs, Member
+from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings, source_errors
 from provisioner.optional_packages import extra, require_packages
 from provisioner.schema.setting_types import OptionalSecretFile, OptionalText
 from provisioner.schema.validation import Expects
@@ -55,54 +54,34 @@ class Kubernetes(SourceSettings):
     context: OptionalText = None
     """Context within the kubeconfig; default its current one."""
 
+    _api: Any = PrivateAttr()
+    _idle: IdleTimes = PrivateAttr(default_factory=IdleTimes)
+
     def open(self) -> Source:
-        """Return the source. Raise SourceError if the settings name no usable cluster."""
-        return PodQueue(self)
-
-
-class PodQueue:
-    """The unschedulable pods of a cluster, and its nodes that are machines of ours."""
-
-    def __init__(self, settings: Kubernetes) -> None:
-        """Read the files of the login. Raise SourceError if they name no usable cluster."""
+        """Read the files of the login, and return the source. Raise SourceError if they name no usable cluster."""
         with require_packages(extra("gke")):
             from provisioner.backends.gke.login import connect
 
-        named = settings.kubeconfig or os.environ.get("KUBECONFIG")
+        named = self.kubeconfig or os.environ.get("KUBECONFIG")
         file, unused = Path(named) if named else None, Path(os.devnull)
         try:
-            self._api = connect(GkePool(name="demand", pod_spec=unused, kubeconfig=file, context=settings.context))
+            self._api = connect(GkePool(name="demand", pod_spec=unused, kubeconfig=file, context=self.context))
         except BackendError as error:
             raise SourceError(error.failure.text.partition(";")[0]) from error
-        self._settings, self._idle = settings, IdleTimes()
+        return self
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the machines that work or have to take the unschedulable pods. Raise SourceError if a list fails."""
-        try:
-            with translated_errors():
-                members = self._members(fleet) if fleet.running else {}
-                waiting = self._waiting()
-                jobs = merge(job for pod in waiting for job in read_pod(pod, self._settings.node_labels, fleet))
-        except BackendError as error:
-            raise SourceError(error.failure.text) from error
-        return pack(jobs, members, fleet)._replace(idle=self._idle.update(members, fleet))
-
-    def _members(self, fleet: Fleet) -> dict[str, Member]:
+        waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "labelSelector": self.selector}
         bound = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-        return read_members(self._api.items("/api/v1/nodes", {}), self._api.items("/api/v1/pods", bound), fleet)
-
-    def _waiting(self) -> Iterator[Mapping[str, Any]]:
-        query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
-        if self._settings.selector:
-            query["labelSelector"] = self._settings.selector
-        for place in [f"/api/v1/namespaces/{name}/pods" for name in self._settings.namespaces] or ["/api/v1/pods"]:
-            yield from self._api.items(place, query)
-
-
-def merge(jobs: Iterable[Jobs]) -> list[Jobs]:
-    """Return equal jobs as one group."""
-    numbers = Counter((job[1:4], job.templates) for job in jobs)
-    return [Jobs(number, *need, templates=templates) for (need, templates), number in numbers.items()]
+        places = [f"/api/v1/namespaces/{name}/pods" for name in self.namespaces] or ["/api/v1/pods"]
+        items, members = self._api.items, dict[str, Member]()
+        with source_errors("Kubernetes"):
+            if fleet.running:
+                members = read_members(items("/api/v1/nodes", {}), items("/api/v1/pods", bound), fleet)
+            pods = [pod for place in places for pod in items(place, waiting)]
+            jobs = [job for pod in pods for job in read_pod(pod, self.node_labels, fleet)]
+        return self._idle.pack(jobs, members, fleet)
 
 
 def read_pod(pod: Mapping[str, Any], node_labels: Mapping[str, Mapping[str, str]], fleet: Fleet) -> list[Jobs]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from provisioner.demand.sources import Fleet, Reading, Shape
@@ -29,7 +29,7 @@ class Jobs(NamedTuple):
     cpus: float
     memory_mb: float
     gpus: float = 0.0
-    templates: Collection[str] | None = None
+    templates: frozenset[str] | None = None
     """Templates whose machines may run the jobs; None: all templates."""
 
     def fits(self, template: str, shape: Shape) -> bool:
@@ -82,6 +82,10 @@ class IdleTimes:
         """Start without any machine, so that each machine counts as idle since its first update at most."""
         self._since: dict[str, float] = {}
 
+    def pack(self, jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
+        """Return the result of ``pack`` with the machines that are idle."""
+        return pack(jobs, members, fleet)._replace(idle=self.update(members, fleet))
+
     def update(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
         """Return the seconds for which each machine that is idle now has been seen idle. A machine that has not joined
         in time is idle, too."""
@@ -103,8 +107,10 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
         elif fleet.now - machine.since > JOIN_SECONDS:
             wanted[machine.template] += 1
     sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
-    placed = []
-    for job in filter(lambda job: job.number > 0, jobs):
+    equal, placed = Counter[Jobs](), []
+    for job in jobs:
+        equal[job._replace(number=1)] += job.number
+    for job in [job._replace(number=number) for job, number in equal.items() if number > 0]:
         if templates := [name for name in sizes if job.fits(name, fleet.shapes[name])]:
             # Large jobs first: by the size of their template, and by the share of its machine that a job takes.
             shares = [need / size for need, size in zip(job[1:4], fleet.shapes[templates[0]][:3], strict=True) if size]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from provisioner.backends.kind import Surroundings
-from provisioner.demand.htcondor import HTCondorSettings
+from provisioner.demand.htcondor import HTCondor
 from provisioner.demand.kubernetes import Kubernetes
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
 from provisioner.demand.slurm import Slurm
@@ -37,7 +37,7 @@ KINDS: Mapping[str, type[SourceSettings]] = {
     "fixed": Fixed,
     "schedule": Schedule,
     "command": Command,
-    "htcondor": HTCondorSettings,
+    "htcondor": HTCondor,
     "url": Url,
     "prometheus": Prometheus,
     "slurm": Slurm,

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import subprocess
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
@@ -16,12 +15,11 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from provisioner.backends import BackendError
 from provisioner.backends.http import Query, Request, connect, exchange
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.processes import TooMuchOutput, run_program
-from provisioner.backends.responses import ODD_RESPONSES, json_object, words
-from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
+from provisioner.backends.responses import json_object, words
+from provisioner.demand.sources import Fleet, Reading, SourceError, SourceSettings, source_errors
 from provisioner.schema.setting_types import Argv, Duration, OptionalFile, OptionalSecretFile, OptionalText, Text
 from provisioner.schema.validation import Expects, Section, format_expected
 from provisioner.settings.definitions import CountOrZero
@@ -65,18 +63,10 @@ Windows = Annotated[tuple["Window", ...], Field(min_length=1, strict=False), Exp
 
 
 class SimpleSource(SourceSettings):
-    """Settings that are a source themselves."""
+    """The settings of a source that knows only numbers."""
 
     template: OptionalText = None
     """Template of a number that comes without a template; default none."""
-
-    def open(self) -> Source:
-        """Return the source."""
-        return self
-
-    @abstractmethod
-    def read(self, fleet: Fleet) -> Reading:
-        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete."""
 
     def templates(self) -> set[str]:
         """Return the template."""
@@ -182,16 +172,14 @@ def run_program_of_source(argv: Sequence[str], seconds: float, most_bytes: int =
     """Return the output of a program. Raise SourceError if the program cannot be run, fails, does not end in time, or
     prints too much."""
     try:
-        finished = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
-        output = finished.output.decode()
-    except subprocess.TimeoutExpired as error:
-        raise SourceError(f"{argv[0]} did not end within {seconds:g} s") from error
-    except (OSError, TooMuchOutput, ValueError) as error:
-        raise SourceError(words(f"{argv[0]}: {getattr(error, 'strerror', None) or error}")) from error
-    if finished.code:
-        errors = finished.errors.decode(errors="replace")
-        raise SourceError(words(f"{argv[0]} ended with code {finished.code}: {errors or output}"))
-    return output
+        with source_errors(argv[0]):
+            code, output, errors = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
+            if not code:
+                return output.decode()
+    except (subprocess.TimeoutExpired, TooMuchOutput) as error:
+        ending = str(error) if isinstance(error, TooMuchOutput) else f"did not end within {seconds:g} s"
+        raise SourceError(f"{argv[0]} {ending}") from error
+    raise SourceError(words(f"{argv[0]} ended with code {code}: {(errors or output).decode(errors='replace')}"))
 
 
 class Command(SimpleSource):
@@ -228,14 +216,10 @@ class WebSource(SimpleSource):
         address = urlsplit(self.url)
         server, place = f"{address.scheme}://{address.netloc}", (address.path.rstrip("/") + path) or "/"
         query = {**dict(parse_qsl(address.query)), **(query or {})}
-        try:
+        with source_errors(server + place):
             headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
             request = Request("GET", place, self.timeout_seconds, query, headers=headers)
             reply, body = exchange(connect(server, self.ca_file), request, PlaceClock())
-        except BackendError as error:
-            raise SourceError(f"{server}{place}: {error.failure.text}") from error
-        except (OSError, ValueError) as error:
-            raise SourceError(words(f"{server}{place}: {error}")) from error
         if reply.status != 200:
             raise SourceError(words(f"{server}{place}: HTTP {reply.status} {body.decode(errors='replace')}"))
         return body
@@ -265,10 +249,8 @@ class Prometheus(WebSource):
         """Return the result of the query at the present time. Raise SourceError if the result is empty or may be
         incomplete."""
         body = self.fetch("/api/v1/query", {"query": self.query})
-        try:
+        with source_errors(self.url):
             return self.reading(read_query_result(json_object(body)), fleet)
-        except ODD_RESPONSES as error:
-            raise SourceError(f"answer not understood: {type(error).__name__}: {words(str(error))}") from error
 
 
 def read_query_result(answer: Mapping[str, Any]) -> object:

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from provisioner.backends.responses import ODD_RESPONSES, words
-from provisioner.demand.packing import IdleTimes, Jobs, Member, pack
+from provisioner.demand.packing import IdleTimes, Jobs, Member
 from provisioner.demand.simple_sources import run_program_of_source
-from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings
+from provisioner.demand.sources import Fleet, Reading, SourceSettings, source_errors
 from provisioner.schema.setting_types import Duration
 from provisioner.schema.validation import Expects
 
@@ -66,32 +65,22 @@ class Slurm(SourceSettings):
     timeout_seconds: Duration = 30.0
     """Seconds within which each command must end; default 30."""
 
-    def open(self) -> Source:
-        """Return the source."""
-        return SlurmQueue(self)
+    _idle: IdleTimes = PrivateAttr(default_factory=IdleTimes)
 
     def templates(self) -> set[str]:
         """Return the templates of the partitions."""
         return {template for templates in self.partitions.values() for template in templates}
-
-
-class SlurmQueue:
-    """The pending jobs of a Slurm cluster, and its nodes that are machines of ours."""
-
-    def __init__(self, settings: Slurm) -> None:
-        """Prepare the commands."""
-        self._settings, self._idle = settings, IdleTimes()
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the machines that work or have to take the pending jobs. Raise SourceError if a command fails or
         prints another form than Slurm's."""
         members = read_members(self._run(*NODES), fleet) if fleet.running else {}
         has_memory = bool(ALLOCATES_MEMORY.search(self._run(*CONFIG)))
-        jobs = read_jobs(self._run(*SQUEUE), self._settings, fleet, has_memory)
-        return pack(jobs, members, fleet)._replace(idle=self._idle.update(members, fleet))
+        jobs = read_jobs(self._run(*SQUEUE), self, fleet, has_memory)
+        return self._idle.pack(jobs, members, fleet)
 
     def _run(self, *argv: str) -> str:
-        return run_program_of_source((*self._settings.prefix, *argv), self._settings.timeout_seconds, MOST_BYTES)
+        return run_program_of_source((*self.prefix, *argv), self.timeout_seconds, MOST_BYTES)
 
 
 def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> list[Jobs]:
@@ -99,14 +88,12 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> l
     ``has_memory``: False if jobs need no memory."""
     found = []
     for line, number in Counter(output.splitlines()).items():
-        try:
+        with source_errors(f"squeue: {line}"):
             columns = _columns(line)
             if columns["Reason"] in settings.reasons:
                 if not has_memory:
                     columns["tres-alloc"] = re.sub(r"\bmem=[^,]*", "mem=0", columns["tres-alloc"])
                 found += _read_job(columns, number, settings.partitions, fleet)
-        except ODD_RESPONSES as error:
-            raise SourceError(words(f"squeue: not understood ({error}): {line}")) from error
     return found
 
 
@@ -162,11 +149,9 @@ def read_members(output: str, fleet: Fleet) -> dict[str, Member]:
         name = next((name for name in names if name in fleet.running), None)
         if name is None:
             continue
-        try:
+        with source_errors(f"scontrol: {line}"):
             state = frozenset(re.findall(r"[A-Z_]+|\*", fields["State"]))
             whole, used = read_resources(fields["CfgTRES"]), read_resources(fields["AllocTRES"])
-        except ODD_RESPONSES as error:
-            raise SourceError(words(f"scontrol: not understood ({error!r}): {line}")) from error
         free = [total - taken if state <= TAKES_JOBS else 0.0 for total, taken in zip(whole, used, strict=True)]
         if not state & LOST or any(used):
             members[name] = Member(free[0], free[1], free[2], works=not state <= WITHOUT_WORK or any(used))

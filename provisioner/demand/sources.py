@@ -6,15 +6,30 @@ A kind of source is a subclass of ``SourceSettings``. ``demand/settings.py`` lis
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from provisioner.backends import BackendError
+from provisioner.backends.responses import translated_errors, words
 from provisioner.schema.setting_types import Text
 from provisioner.schema.validation import Section
 
 
 class SourceError(Exception):
     """Raised if a source could not be read completely. The text says what failed, for operators."""
+
+
+@contextmanager
+def source_errors(what: str) -> Iterator[None]:
+    """Raise SourceError if a call or a file fails, or if an answer has another form. ``what``: first part of the
+    text."""
+    try:
+        with translated_errors():
+            yield
+    except (BackendError, OSError) as error:
+        text = error.failure.text if isinstance(error, BackendError) else str(error)
+        raise SourceError(words(f"{what}: {text}")) from error
 
 
 class Shape(NamedTuple):
@@ -68,14 +83,18 @@ class Source(Protocol):
 
 
 class SourceSettings(Section):
-    """The settings that each kind of source has."""
+    """The settings that each kind of source has. They are the source themselves."""
 
     kind: Text
     """Kind of the source."""
 
-    @abstractmethod
     def open(self) -> Source:
         """Return the source, without a call. Raise SourceError if the settings lead to no source."""
+        return self
+
+    @abstractmethod
+    def read(self, fleet: Fleet) -> Reading:
+        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete."""
 
     def templates(self) -> set[str]:
         """Return the templates that the settings name; empty if the source may name any template."""

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.demand.htcondor import HTCondorSettings
+from provisioner.demand.htcondor import HTCondor
+from provisioner.demand.packing import JOIN_SECONDS
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from tests.support.htcondor import DEFAULT_MEMORY, CondorPool, claimed, job, slot
 
@@ -27,7 +28,7 @@ def fleet(now: float = NOW, **templates: str) -> Fleet:
 
 
 def source(**settings: Any) -> Any:
-    return HTCondorSettings(**settings).open()
+    return HTCondor(**settings).open()
 
 
 def wanted(running: Mapping[str, str] | None = None, **settings: Any) -> dict[str, int]:
@@ -91,8 +92,15 @@ def test_a_machine_is_idle_since_the_first_read_that_saw_it_so(pool: CondorPool)
     assert read(fleet(m1="Small", m2="Small")).idle == {"m1": 0, "m2": 0}
     pool.has([slot("m1"), slot("m2", cpus=3), claimed("m2", cpus=1)])
     assert read(fleet(NOW + 60, m1="Small", m2="Small")).idle == {"m1": 60}
-    pool.has([slot("m1", EnteredCurrentActivity=993), slot("m2")])
-    assert read(fleet(NOW + 120, m1="Small", m2="Small")).idle == {"m1": 7, "m2": 0}
+    pool.has([slot("m1"), slot("m2")])
+    assert read(fleet(NOW + 120, m1="Small", m2="Small")).idle == {"m1": 120, "m2": 0}
+
+
+def test_a_machine_that_has_not_joined_in_time_is_replaced_and_may_be_returned(pool: CondorPool) -> None:
+    pool.has([], ap1=[job(4)])
+    running = {"late": Running("Small", NOW - JOIN_SECONDS - 1), "new": Running("Small", NOW - JOIN_SECONDS)}
+    reading = source().read(Fleet(NOW, SHAPES, running))
+    assert (dict(reading.wanted), reading.idle) == ({"Small": 2}, {"late": 0})
 
 
 @pytest.mark.parametrize("state", ["Owner", "Matched", "Preempting", "Drained"])
@@ -164,7 +172,7 @@ def test_an_unknown_line_fails_the_read(pool: CondorPool, value: str) -> None:
 
 def test_a_missing_command_fails_the_read(pool: CondorPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="condor_status: No such file"):
+    with pytest.raises(SourceError, match="No such file.*condor_status"):
         source().read(fleet())
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.demand.htcondor import JOB_ATTRIBUTES, OUR_SLOTS, SLOT_ATTRIBUTES, HTCondorSettings
+from provisioner.demand.htcondor import JOB_ATTRIBUTES, OUR_SLOTS, SLOT_ATTRIBUTES, HTCondor
 from provisioner.demand.sources import Fleet, Running, Shape
 from tests.kube.build import BuildError
 from tests.support.hostfactory.provider import ROOT
@@ -33,8 +33,6 @@ RUNNING = GPU_JOB.replace("JobStatus = 1", "JobStatus = 2")
 SLOT = """HFMachine = "hf-a-0"
 State = "Unclaimed"
 Activity = "Idle"
-EnteredCurrentActivity = 100
-MyCurrentTime = 160
 Cpus = 4
 Memory = 8192
 """
@@ -80,20 +78,20 @@ def asked(condor_python: Path, tmp_path: Path) -> Asked:
 
 def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
     jobs = {"ap1": [JOB, JOB, GPU_JOB, RUNNING], "ap2": [JOB]}
-    lines = asked.lines("jobs", HTCondorSettings().constraint(), *JOB_ATTRIBUTES, schedds=jobs)
+    lines = asked.lines("jobs", HTCondor().constraint(), *JOB_ATTRIBUTES, schedds=jobs)
     assert lines == {"2 2 2442 undefined": 1, "1 8 4000 1": 1, "1 2 2442 undefined": 1}
 
 
 def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
     """A schedd applies the constraint to the groups: without the attribute Owner, the answer would be empty."""
-    constraint = HTCondorSettings(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
+    constraint = HTCondor(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
     lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
     assert lines == {"2 8 4000 1": 1}
 
 
 def test_groups_that_lack_jobs_fail_the_question(asked: Asked) -> None:
     pool = {"schedds": {"ap1": [JOB] * 19}}
-    constraint = HTCondorSettings().constraint()
+    constraint = HTCondor().constraint()
     assert asked.ask("jobs", constraint, *JOB_ATTRIBUTES, **pool, missed=1).returncode == 0
     done = asked.ask("jobs", constraint, *JOB_ATTRIBUTES, **pool, missed=2)
     assert (done.returncode, done.stdout) == (1, "")
@@ -101,14 +99,14 @@ def test_groups_that_lack_jobs_fail_the_question(asked: Asked) -> None:
 
 
 def test_a_schedd_that_is_unknown_fails_the_question(asked: Asked) -> None:
-    done = asked.ask("jobs", HTCondorSettings().constraint(), *JOB_ATTRIBUTES, names="ap1,ap9", schedds={"ap1": [JOB]})
+    done = asked.ask("jobs", HTCondor().constraint(), *JOB_ATTRIBUTES, names="ap1,ap9", schedds={"ap1": [JOB]})
     assert (done.returncode, done.stdout) == (1, "")
     assert "ap9" in done.stderr
 
 
 def test_slots_of_ours_are_printed(asked: Asked) -> None:
     lines = asked.lines("slots", OUR_SLOTS, *SLOT_ATTRIBUTES, slots=[SLOT, SLOT.replace("HFMachine", "Other")])
-    assert lines == {"hf-a-0 Unclaimed Idle 100 160 4 8192 undefined": 1}
+    assert lines == {"hf-a-0 Unclaimed Idle 4 8192 undefined": 1}
 
 
 def test_the_source_reads_jobs_and_machines_by_the_program(
@@ -123,5 +121,5 @@ def test_the_source_reads_jobs_and_machines_by_the_program(
     monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     fleet = Fleet(1000.0, {"Small": Shape(4, 8192, 0, {})}, {"hf-a-0": Running("Small", 0.0)})
-    reading = HTCondorSettings(client="htcondor2").open().read(fleet)
+    reading = HTCondor(client="htcondor2").open().read(fleet)
     assert (dict(reading.wanted), reading.idle) == ({"Small": 2}, {"hf-a-0": 0})

@@ -82,8 +82,8 @@ def job(cpus: int = 1, memory: Any = 1024, *, gpus: int | None = None, status: i
 
 
 def slot(machine: str, *, cpus: float = 4, memory: int = 8192, **other: Any) -> dict[str, Any]:
-    """Return a slot of a machine of ours, by default unclaimed for 900 seconds."""
-    state = {"State": "Unclaimed", "Activity": "Idle", "EnteredCurrentActivity": 100, "MyCurrentTime": 1000}
+    """Return a slot of a machine of ours, by default unclaimed."""
+    state = {"State": "Unclaimed", "Activity": "Idle"}
     return {"Name": f"slot1@{machine}", "HFMachine": machine, "Cpus": cpus, "Memory": memory, **state, **other}
 
 

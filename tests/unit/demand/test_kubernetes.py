@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi
-from provisioner.demand.kubernetes import MIRROR, Kubernetes, merge, read_members, read_pod, requested
+from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read_pod, requested
 from provisioner.demand.packing import Jobs, Member
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from provisioner.model import ErrorClass
@@ -116,14 +116,6 @@ def test_a_node_selector_decides_on_the_templates() -> None:
     assert jobs(pod({"nodeSelector": {"team": "risk"}}), labels)[0].templates == {"Small"}
     assert jobs(pod({"nodeSelector": {"team": "web"}}), labels)[0].templates == frozenset()
     assert jobs(pod({"nodeSelector": {"kubernetes.io/os": "linux"}}), labels)[0].templates is None
-
-
-def test_equal_pods_are_one_group() -> None:
-    pods = [pod(), pod(), pod({"nodeSelector": {"team": "risk"}})]
-    assert merge(job for one in pods for job in jobs(one)) == [
-        Jobs(2, 1, 1024),
-        Jobs(1, 1, 1024, templates=frozenset()),
-    ]
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

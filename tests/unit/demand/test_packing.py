@@ -32,7 +32,7 @@ def wanted(jobs: Sequence[Jobs], members: Mapping[str, Member] | None = None, fl
         ([Jobs(8, 1, 100)], {"Small": 2}),
         ([Jobs(8, 1, 15_000)], {"Small": 8}),
         ([Jobs(8, 5, 100)], {"Large": 3}),
-        ([Jobs(5, 1, 100, templates={"Large"})], {"Large": 1}),
+        ([Jobs(5, 1, 100, templates=frozenset({"Large"}))], {"Large": 1}),
         ([Jobs(3, 1, 100, gpus=1)], {"Gpu": 2}),
         ([Jobs(10, 0.1, 0), Jobs(3, 1, 0)], {"Small": 1}),
         ([Jobs(1000, 0, 0)], {"Small": 1}),
@@ -56,8 +56,8 @@ def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
         Jobs(2, 32, 100),
         Jobs(3, 32, 100),
         Jobs(1, 1, 100, gpus=4),
-        Jobs(1, 1, 100, templates=()),
-        Jobs(1, 8, 100, templates={"Small"}),
+        Jobs(1, 1, 100, templates=frozenset()),
+        Jobs(1, 8, 100, templates=frozenset({"Small"})),
     ]
     found = pack(jobs, {}, EMPTY)
     assert found.wanted == {}
@@ -70,7 +70,7 @@ def test_jobs_that_fit_no_template_are_counted_by_their_need() -> None:
 
 
 def test_a_job_without_gpus_takes_no_machine_with_gpus() -> None:
-    assert pack([Jobs(1, 1, 100, templates={"Gpu"})], {}, EMPTY).unfit == {"1 CPUs, 100 MB, on Gpu": 1}
+    assert pack([Jobs(1, 1, 100, templates=frozenset({"Gpu"}))], {}, EMPTY).unfit == {"1 CPUs, 100 MB, on Gpu": 1}
 
 
 def fleet_of(*names: str, age: float = 0.0, template: str = "Small") -> Fleet:
@@ -89,7 +89,7 @@ def test_jobs_fill_machines_that_work_before_machines_without_work_before_new_ma
 def test_of_equal_jobs_those_with_fewer_templates_are_placed_first() -> None:
     fleet = EMPTY._replace(running={"a": Running("Small", EMPTY.now), "b": Running("Large", EMPTY.now)})
     members = {name: Member(3, 8000, 0, works=True) for name in ("a", "b")}
-    queue = [Jobs(3, 1, 0), Jobs(3, 1, 0, templates={"Small"})]
+    queue = [Jobs(3, 1, 0), Jobs(3, 1, 0, templates=frozenset({"Small"}))]
     assert wanted(queue, members, fleet) == wanted(queue[::-1], members, fleet) == {"Small": 1, "Large": 1}
 
 
@@ -101,7 +101,7 @@ def test_a_machine_that_takes_no_jobs_has_no_capacity() -> None:
 def test_a_machine_of_the_wrong_template_takes_no_jobs() -> None:
     members = {"a": Member(16, 64_000, 0, works=False)}
     fleet = fleet_of("a", template="Large")
-    assert wanted([Jobs(1, 1, 100, templates={"Small"})], members, fleet) == {"Small": 1}
+    assert wanted([Jobs(1, 1, 100, templates=frozenset({"Small"}))], members, fleet) == {"Small": 1}
 
 
 def test_a_machine_that_has_not_joined_in_time_is_replaced() -> None:
@@ -122,7 +122,7 @@ any_jobs = st.builds(
     cpus=st.one_of(st.integers(1, 20), st.sampled_from([0.0, 0.1, 0.25, 1.5])),
     memory_mb=st.integers(0, 70_000),
     gpus=st.sampled_from([0, 0, 0, 1, 2, 3]),
-    templates=st.sampled_from([None, None, None, ("Small",), ("Small", "Large")]),
+    templates=st.sampled_from([None, None, None, frozenset({"Small"}), frozenset({"Small", "Large"})]),
 )
 any_member = st.builds(
     Member, cpus=st.integers(0, 4), memory_mb=st.integers(0, 16_000), gpus=st.just(0.0), works=st.booleans()

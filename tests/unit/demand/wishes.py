@@ -7,7 +7,7 @@ from typing import Any
 
 from provisioner.demand.plan import Ours
 from provisioner.demand.settings import Demand
-from provisioner.demand.sources import Fleet, Reading, Running, Source, SourceError, SourceSettings
+from provisioner.demand.sources import Fleet, Reading, Running, SourceError, SourceSettings
 
 
 class Said(SourceSettings):
@@ -16,19 +16,11 @@ class Said(SourceSettings):
     said: Any
     serves: frozenset[str] = frozenset()
 
-    def open(self) -> Source:
-        return _SaidSource(self.said)
-
     def templates(self) -> set[str]:
         return set(self.serves)
 
-
-class _SaidSource:
-    def __init__(self, said: list[Any]) -> None:
-        self._said = said
-
     def read(self, fleet: Fleet) -> Reading:
-        said = self._said[0]
+        said = self.said[0]
         result = said(fleet) if callable(said) else said
         if isinstance(result, SourceError):
             raise result
