@@ -79,7 +79,7 @@ class IdleTimes:
     """The times since which machines have been seen idle, for clusters that do not say so themselves."""
 
     def __init__(self) -> None:
-        """Start without any machine, so that each machine counts as idle since its first update at most."""
+        """Start without any machine."""
         self._since: dict[str, float] = {}
 
     def pack(self, jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
@@ -87,12 +87,12 @@ class IdleTimes:
         return pack(jobs, members, fleet)._replace(idle=self.update(members, fleet))
 
     def update(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
-        """Return the seconds for which each machine that is idle now has been seen idle. A machine that has not joined
-        in time is idle, too."""
+        """Return the seconds for which each machine has been seen idle, in two reads or more: a single read may be of a
+        moment between two jobs. A machine that has not joined in time is idle, too."""
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}
         self._since = {name: self._since.get(name, fleet.now) for name in fleet.running if not works[name]}
-        return {name: fleet.now - since for name, since in self._since.items()}
+        return {name: fleet.now - since for name, since in self._since.items() if since < fleet.now}
 
 
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:

@@ -268,11 +268,12 @@ def test_the_state_in_the_api_is_the_same_before_and_after_other_components() ->
     assert alike(built(GKE, IN_API, *others)) == alike(built(GKE, *others, IN_API))
 
 
-def test_who_may_see_nodes_may_do_nothing_else_with_them() -> None:
-    role, binding = built("components/spot-nodes")
+@pytest.mark.parametrize(("component", "kinds"), [("spot-nodes", ["nodes"]), ("pod-demand", ["nodes", "pods"])])
+def test_who_may_see_nodes_may_do_nothing_else_with_them(component: str, kinds: list[str]) -> None:
+    role, binding = built(f"components/{component}")
     account = only(built("base"), "ServiceAccount")["metadata"]
 
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    assert role["rules"] == [{"apiGroups": [""], "resources": kinds, "verbs": ["list"]}]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -131,7 +131,9 @@ class Cluster:
         self._start_etcd()
         self.start_server()
 
-    def add_node(self, name: str, *, taint: str = "", **labels: str) -> None:
+    def add_node(
+        self, name: str, *, taint: str = "", capacity: Mapping[str, str] = NODE_CAPACITY, **labels: str
+    ) -> None:
         """A node that kwok plays; with a ``taint`` only pods that tolerate its key are scheduled there."""
         taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
         self.admin.create(
@@ -145,7 +147,7 @@ class Cluster:
                     "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels},
                 },
                 "spec": {"taints": taints},
-                "status": {"allocatable": NODE_CAPACITY, "capacity": NODE_CAPACITY},
+                "status": {"allocatable": capacity, "capacity": capacity},
             },
         )
 

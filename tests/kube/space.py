@@ -23,6 +23,7 @@ from tests.support.waiting import until
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 RBAC = KUSTOMIZE / "base" / "rbac.yaml"
 NODES_RBAC = KUSTOMIZE / "components" / "spot-nodes" / "cluster-role.yaml"
+DEMAND_RBAC = KUSTOMIZE / "components" / "pod-demand" / "cluster-role.yaml"
 ACCOUNT = "provisioner"
 TOKEN_SECONDS = 7200
 """Seconds that a token lives: longer than any test."""
@@ -179,9 +180,9 @@ class Space(Pods):
         self.admin.patch(path, {"rules": rules})
 
     @contextmanager
-    def seeing_nodes(self) -> Iterator[None]:
-        """The provisioner may list nodes meanwhile, as the deployment's component lets it."""
-        role, binding = yaml.safe_load_all(NODES_RBAC.read_text())
+    def seeing_nodes(self, rights: Path = NODES_RBAC) -> Iterator[None]:
+        """The provisioner may list nodes meanwhile, as a component of the deployment lets it."""
+        role, binding = yaml.safe_load_all(rights.read_text())
         for document in (role, binding):
             document["metadata"]["name"] = self.name
         binding["roleRef"]["name"] = self.name

@@ -17,7 +17,10 @@ import yaml
 ROOT = Path(__file__).parents[3]
 ROLES = ROOT / "deploy" / "terraform" / "roles"
 KUSTOMIZE = ROOT / "deploy" / "kustomize"
-RBAC = [KUSTOMIZE / "base" / "rbac.yaml", KUSTOMIZE / "components" / "spot-nodes" / "cluster-role.yaml"]
+RBAC = [
+    KUSTOMIZE / "base" / "rbac.yaml",
+    *(KUSTOMIZE / "components" / name / "cluster-role.yaml" for name in ("spot-nodes", "pod-demand")),
+]
 
 COMPUTE: Mapping[str, str] = {
     "autoscalers.get": "compute.autoscalers.get",

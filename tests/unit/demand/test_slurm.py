@@ -149,7 +149,7 @@ def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> Non
     ids=["an error", "a short line", "cut resources", "cut partitions", "no number", "no nodes", "an empty line"],
 )
 def test_a_line_of_another_form_or_a_column_that_may_be_cut_off_is_a_failed_read(wrong: str) -> None:
-    with pytest.raises(SourceError, match="squeue: .*not understood"):
+    with pytest.raises(SourceError, match=r"squeue: .*not understood"):
         jobs(line(), wrong)
 
 
@@ -218,7 +218,7 @@ def test_a_reason_cannot_change_a_node() -> None:
 
 
 def test_a_node_without_its_fields_is_a_failed_read() -> None:
-    with pytest.raises(SourceError, match="scontrol: .*not understood"):
+    with pytest.raises(SourceError, match=r"scontrol: .*not understood"):
         read_members("NodeName=hf-1-1 State=IDLE\n", FLEET)
 
 
@@ -233,9 +233,9 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outputs: Mapping[str, list[str]] = {
-        "config": ["SelectType              = select/cons_tres\nSelectTypeParameters    = CR_CPU_MEMORY\n"] * 3,
-        "nodes": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), node("MIXED", "cpu=4,mem=1G")],
-        "squeue": [line(), line("cpu=4,mem=1G,node=1"), ""],
+        "config": ["SelectType              = select/cons_tres\nSelectTypeParameters    = CR_CPU_MEMORY\n"] * 4,
+        "nodes": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), *[node("MIXED", "cpu=4,mem=1G")] * 2],
+        "squeue": [line(), line("cpu=4,mem=1G,node=1"), "", ""],
     }
     calls = []
 
@@ -249,12 +249,13 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     monkeypatch.setattr(slurm, "run_program_of_source", run)
     source = Slurm(prefix=("ssh", "head"), timeout_seconds=7.0).open()
     first = source.read(FLEET)
-    assert (dict(first.wanted), first.idle) == ({"Small": 1}, {"hf-1-1": 0.0})
+    assert (dict(first.wanted), first.idle) == ({"Small": 1}, {})
     second = source.read(FLEET._replace(now=NOW + 30))
     assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
-    third = source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
-    assert (dict(third.wanted), third.idle) == ({"Small": 2}, {"hf-1-2": 0.0}), "the other has left the cluster"
-    assert calls == ["nodes", "config", "squeue"] * 3
+    source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
+    last = source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 30))
+    assert (dict(last.wanted), last.idle) == ({"Small": 2}, {"hf-1-2": 30.0}), "the other has left the cluster"
+    assert calls == ["nodes", "config", "squeue"] * 4
 
 
 def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
