@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field, PrivateAttr
-
-from provisioner.demand.packing import IdleTimes, Jobs, Member
+from provisioner.demand.packing import ClusterSource, Jobs, Member
 from provisioner.demand.simple_sources import run_program_of_source
-from provisioner.demand.sources import Fleet, Reading, Shape, SourceError, SourceSettings, source_errors
-from provisioner.schema.setting_types import Duration, OptionalText, Text
+from provisioner.demand.sources import Fleet, SourceError, source_errors
+from provisioner.schema.setting_types import Duration, OptionalText, Texts
 from provisioner.schema.validation import Expects
 
 IDLE_JOBS = "JobStatus == 1 && JobUniverse =!= 7 && JobUniverse =!= 9 && JobUniverse =!= 12"
@@ -25,6 +23,8 @@ OUR_SLOTS = "HFMachine =!= undefined"
 """Slots of machines of ours, which publish their names as this attribute."""
 JOB_ATTRIBUTES = ("JobCount", "RequestCpus", "RequestMemory", "RequestGPUs")
 """``JobCount`` is defined for groups of equal jobs, and undefined for a single job."""
+DEFAULTS = (1.0, 1.0, 1.0, 0.0)
+"""Values of attributes that are undefined."""
 SLOT_ATTRIBUTES = ("HFMachine", "State", "Activity", "Cpus", "Memory", "GPUs")
 
 MEMORY_STEP = 128
@@ -32,10 +32,8 @@ MEMORY_STEP = 128
 MOST_BYTES = 64 << 20
 """A line of a job has about 30 bytes."""
 
-Texts = Annotated[tuple[Text, ...], Field(strict=False), Expects("a list of texts")]
 
-
-class HTCondor(SourceSettings):
+class HTCondor(ClusterSource):
     """Idle jobs of an HTCondor pool."""
 
     kind: Literal["htcondor"] = "htcondor"
@@ -48,43 +46,23 @@ class HTCondor(SourceSettings):
     additional_requirements: OptionalText = None
     """ClassAd expression of jobs that count, for example ``RequestGPUs > 0``; default all. The pilots need the same
     expression in their START (``HF_ADDITIONAL_REQUIREMENTS``), else they run other jobs."""
-    only_templates: Texts = ()
-    """Templates whose machines may run the jobs; default all. Two sources of the same pool need different templates,
-    else each counts the machines of the other."""
     client: Annotated[Literal["commands", "htcondor2"], Expects("'commands' or 'htcondor2'")] = "commands"
     """``commands`` (default): HTCondor's commands, found by PATH. ``htcondor2``: PyPI's package htcondor, which lets
     the schedds group equal jobs."""
     timeout_seconds: Duration = 60.0
-    """Seconds that a question may take; default 60. A read asks two questions."""
-
-    _idle: IdleTimes = PrivateAttr(default_factory=IdleTimes)
-
-    def templates(self) -> set[str]:
-        """Return the named templates."""
-        return set(self.only_templates)
+    """Seconds that a question may take; default 60. A read asks for the schedds, the jobs of each schedd, and the
+    machines."""
 
     def constraint(self) -> str:
         """Return the ClassAd expression of the jobs that count."""
         return IDLE_JOBS + (f" && ({self.additional_requirements})" if self.additional_requirements else "")
 
-    def read(self, fleet: Fleet) -> Reading:
-        """Return the machines that work or are needed by idle jobs. Raise SourceError if an answer is incomplete.
+    def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
+        """Return the idle jobs, and our machines that the pool lists. Raise SourceError if an answer is incomplete.
 
         Jobs are read before machines: a job that starts in between then counts twice, and its machine as working.
         """
-        if only := self.templates():
-            ours = {name: machine for name, machine in fleet.running.items() if machine.template in only}
-            fleet = fleet._replace(running=ours)
-        jobs = list(self._read_jobs(frozenset(only) or None))
-        members = self._read_members(fleet)
-        return self._idle.pack(jobs, members, fleet._replace(shapes=_real_shapes(fleet, members)))
-
-    def _read_jobs(self, templates: frozenset[str] | None) -> Iterator[Jobs]:
-        """Yield the idle jobs."""
-        for row in self._ask("jobs", self.constraint(), JOB_ATTRIBUTES):
-            count, cpus, memory, gpus = map(_number, row)
-            rounded = MEMORY_STEP * math.ceil((memory or 1) / MEMORY_STEP)
-            yield Jobs(int(count or 1), 1 if cpus is None else cpus, rounded, gpus or 0, templates)
+        return list(map(_read_job, self._ask("jobs", self.constraint(), JOB_ATTRIBUTES))), self._read_members(fleet)
 
     def _read_members(self, fleet: Fleet) -> dict[str, Member]:
         """Return our running machines that the pool lists, with the sums of their usable slots.
@@ -97,7 +75,7 @@ class HTCondor(SourceSettings):
             if name in fleet.running:
                 is_usable = activity == "Idle" and state in ("Unclaimed", "Matched", "Claimed")
                 before = members.get(name, Member(0.0, 0.0, 0.0, works=False))
-                sums = [old + is_usable * (_number(text) or 0.0) for old, text in zip(before[:3], texts, strict=True)]
+                sums = [old + is_usable * _number(text) for old, text in zip(before[:3], texts, strict=True)]
                 works = before.works or not (is_usable and state == "Unclaimed")
                 members[name] = Member(sums[0], sums[1], sums[2], works)
         return members
@@ -107,10 +85,11 @@ class HTCondor(SourceSettings):
 
         ``-autoformat`` is used because ``-json`` does not evaluate: RequestMemory is an expression unless the user set
         it. ``-autocluster`` would count running jobs, too. Each schedd has a command of its own, because the exit code
-        of ``condor_q -global`` is that of the last schedd.
+        of ``condor_q -global`` is that of the last schedd. A user's text in place of a number is printed as ``error``.
         """
         pool = ["-pool", self.pool] if self.pool else []
-        asked = ["-constraint", constraint, "-autoformat", *attributes]
+        numbers = [f"real({name})" for name in attributes]
+        asked = ["-constraint", constraint, "-autoformat", *(attributes if what == "slots" else numbers)]
         if self.client == "htcondor2":
             program = [sys.executable, "-m", "provisioner.demand.htcondor_bindings", what]
             argvs = [[*program, self.pool or "", ",".join(self.schedds), constraint, *attributes]]
@@ -130,18 +109,15 @@ class HTCondor(SourceSettings):
         return run_program_of_source(argv, self.timeout_seconds, MOST_BYTES).splitlines()
 
 
-def _number(text: str) -> float | None:
-    """Return a value as a number; None if it is undefined or cannot be evaluated."""
-    with source_errors(f"not a number in an answer of HTCondor: {text[:200]}"):
-        return None if text in ("undefined", "error") else float(text)
+def _read_job(values: Sequence[str]) -> Jobs:
+    """Return equal jobs. Jobs whose request is no number ≥ 0 have an unknown need."""
+    count, cpus, memory, gpus = (_number(text, default) for text, default in zip(values, DEFAULTS, strict=True))
+    if not all(0 <= need < math.inf for need in (cpus, memory, gpus)):
+        return Jobs(int(count), 0, 0, oddity=f"RequestCpus, RequestMemory, RequestGPUs: {', '.join(values[1:])}")
+    return Jobs(int(count), cpus, MEMORY_STEP * math.ceil((memory or 1) / MEMORY_STEP), gpus)
 
 
-def _real_shapes(fleet: Fleet, members: Mapping[str, Member]) -> dict[str, Shape]:
-    """Return the shapes of the templates. A template counts as no more than its largest machine without work, else
-    jobs that fit HostFactory's file and no machine would ask for machines for ever."""
-    shapes = dict(fleet.shapes)
-    for template, shape in fleet.shapes.items():
-        idle = [one[:3] for name, one in members.items() if fleet.running[name].template == template and not one.works]
-        cpus, memory, gpus = map(min, shape[:3], max(idle, default=shape[:3]))
-        shapes[template] = Shape(cpus, memory, gpus, shape.attributes)
-    return shapes
+def _number(text: str, default: float = 0.0) -> float:
+    """Return a value as a number; NaN if it cannot be evaluated. ``default``: for an undefined value."""
+    with source_errors("HTCondor"):
+        return default if text == "undefined" else math.nan if text == "error" else float(text)

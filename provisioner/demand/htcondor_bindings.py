@@ -69,7 +69,8 @@ def _groups(
 def _format(ad: Any, name: str) -> str:
     """Return a value as ``condor_q -autoformat`` prints it. The library's undefined value is a number by its type."""
     value = ad.eval(name) if name in ad else None
-    return str(value) if type(value) in (str, int, float) else "undefined"
+    is_text = type(value) is str and (name.startswith("Request") or len(value.split()) != 1)
+    return "error" if is_text else str(value) if type(value) in (str, int, float) else "undefined"
 
 
 if __name__ == "__main__":

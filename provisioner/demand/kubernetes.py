@@ -18,8 +18,8 @@ from pydantic import Field, PrivateAttr
 from provisioner.backends import BackendError
 from provisioner.backends.gke.pod_spec import MEBIBYTE, quantity
 from provisioner.backends.gke.settings import GkePool, Namespace
-from provisioner.demand.packing import IdleTimes, Jobs, Member
-from provisioner.demand.sources import Fleet, Reading, Source, SourceError, SourceSettings, source_errors
+from provisioner.demand.packing import ClusterSource, Jobs, Member
+from provisioner.demand.sources import Fleet, Source, SourceError, source_errors
 from provisioner.optional_packages import extra, require_packages
 from provisioner.schema.setting_types import OptionalSecretFile, OptionalText
 from provisioner.schema.validation import Expects
@@ -36,8 +36,9 @@ MIRROR = "kubernetes.io/config.mirror"
 NodeLabels = Annotated[Mapping[str, Mapping[str, str]], Expects("a mapping of templates to labels")]
 
 
-class Kubernetes(SourceSettings):
-    """The unschedulable pods of a Kubernetes cluster."""
+class Kubernetes(ClusterSource):
+    """The unschedulable pods of a Kubernetes cluster. Pods that wait for anything but processors, memory and GPUs (a
+    volume, a taint, an affinity) count, too, unless ``selector`` leaves them out."""
 
     kind: Literal["kubernetes"] = "kubernetes"
     """Kind of the source."""
@@ -55,7 +56,6 @@ class Kubernetes(SourceSettings):
     """Context within the kubeconfig; default its current one."""
 
     _api: Any = PrivateAttr()
-    _idle: IdleTimes = PrivateAttr(default_factory=IdleTimes)
 
     def open(self) -> Source:
         """Read the files of the login, and return the source. Raise SourceError if they name no usable cluster."""
@@ -70,8 +70,8 @@ class Kubernetes(SourceSettings):
             raise SourceError(error.failure.text.partition(";")[0]) from error
         return self
 
-    def read(self, fleet: Fleet) -> Reading:
-        """Return the machines that work or have to take the unschedulable pods. Raise SourceError if a list fails."""
+    def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
+        """Return the unschedulable pods, and our machines among the nodes. Raise SourceError if a list fails."""
         waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "labelSelector": self.selector}
         bound = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
         places = [f"/api/v1/namespaces/{name}/pods" for name in self.namespaces] or ["/api/v1/pods"]
@@ -80,8 +80,7 @@ class Kubernetes(SourceSettings):
             if fleet.running:
                 members = read_members(items("/api/v1/nodes", {}), items("/api/v1/pods", bound), fleet)
             pods = [pod for place in places for pod in items(place, waiting)]
-            jobs = [job for pod in pods for job in read_pod(pod, self.node_labels, fleet)]
-        return self._idle.pack(jobs, members, fleet)
+            return [job for pod in pods for job in read_pod(pod, self.node_labels, fleet)], members
 
 
 def read_pod(pod: Mapping[str, Any], node_labels: Mapping[str, Mapping[str, str]], fleet: Fleet) -> list[Jobs]:

@@ -8,15 +8,23 @@ not depend on the number of jobs.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from provisioner.demand.sources import Fleet, Reading, Shape
+from pydantic import PrivateAttr
+
+from provisioner.demand.sources import Fleet, Reading, Shape, SourceSettings
+from provisioner.schema.setting_types import Texts
 
 JOIN_SECONDS = 600.0
 """Seconds after its start within which a machine must join its cluster. A machine that has not joined by then, or has
-left the cluster, takes no jobs. It is replaced, and it is among the first to be returned."""
+left the cluster, takes no jobs. It is replaced while jobs need new machines, and is among the first to be returned."""
+
+REPLACED_SHARE = 0.1
+"""Largest share of a template's running machines that are replaced at a time, but at least one machine: if no machine
+can join, more machines do not help."""
 
 TOLERANCE = 1e-6
 """Fraction of a job that may be missing, because sums of fractions such as 0.1 are inexact."""
@@ -31,16 +39,20 @@ class Jobs(NamedTuple):
     gpus: float = 0.0
     templates: frozenset[str] | None = None
     """Templates whose machines may run the jobs; None: all templates."""
+    oddity: str = ""
+    """Description of jobs whose need is unknown, so that they fit no template; empty for other jobs."""
 
     def fits(self, template: str, shape: Shape) -> bool:
         """Return True if an empty machine of the template can run such a job. A job without GPUs does not fit a machine
         with GPUs, because that would be a waste."""
         is_large_enough = all(need <= size for need, size in zip(self[1:4], shape[:3], strict=True))
-        is_allowed = self.templates is None or template in self.templates
+        is_allowed = not self.oddity and (self.templates is None or template in self.templates)
         return is_large_enough and is_allowed and bool(self.gpus) == bool(shape.gpus)
 
     def format_need(self) -> str:
         """Return what a job needs, for operators."""
+        if self.oddity:
+            return self.oddity
         parts = [f"{self.cpus:g} CPUs, {self.memory_mb:g} MB", f"{self.gpus:g} GPUs" if self.gpus else ""]
         parts += [] if self.templates is None else [f"on {' or '.join(sorted(self.templates)) or 'no template'}"]
         return ", ".join(filter(None, parts))
@@ -75,55 +87,101 @@ class _Room(NamedTuple):
         return _Room(self.template, *(round(free - number * need, 6) for free, need in pairs))
 
 
-class IdleTimes:
-    """The times since which machines have been seen idle, for clusters that do not say so themselves."""
+class ClusterSource(SourceSettings):
+    """The settings of a source that knows the jobs and the machines of a cluster."""
 
-    def __init__(self) -> None:
-        """Start without any machine."""
-        self._since: dict[str, float] = {}
+    only_templates: Texts = ()
+    """Templates whose machines join the cluster; default all. If machines of other templates join another cluster, name
+    the templates of each."""
+    _idle_since: dict[str, float] = PrivateAttr(default_factory=dict)
+    """Moment of the first of all successive reads that saw a machine without work, by machine."""
+    _largest: dict[str, tuple[float, ...]] = PrivateAttr(default_factory=dict)
+    """Processors, memory (MB) and GPUs of the largest machine that was seen without work, by template."""
 
-    def pack(self, jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
-        """Return the result of ``pack`` with the machines that are idle."""
-        return pack(jobs, members, fleet)._replace(idle=self.update(members, fleet))
+    @abstractmethod
+    def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
+        """Return the waiting jobs, and our machines that have joined the cluster. Raise SourceError."""
 
-    def update(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
+    def templates(self) -> set[str]:
+        """Return the named templates."""
+        return set(self.only_templates)
+
+    def read(self, fleet: Fleet) -> Reading:
+        """Return the machines that work or are needed by waiting jobs, and those without work. Raise SourceError.
+
+        A template counts as no more than its largest machine without work, else jobs that fit HostFactory's file and no
+        machine would ask for machines for ever.
+        """
+        only = self.templates() or fleet.shapes.keys()
+        running = {name: machine for name, machine in fleet.running.items() if machine.template in only}
+        fleet = fleet._replace(running=running)
+        jobs, members = self.ask(fleet)
+        for name, member in members.items():
+            if member.cpus and not member.works:
+                template = running[name].template
+                self._largest[template] = tuple(map(max, self._largest.get(template, member[:3]), member[:3]))
+        shapes = {}
+        for name in filter(only.__contains__, fleet.shapes):
+            shape = fleet.shapes[name]
+            cpus, memory, gpus = map(min, shape[:3], self._largest.get(name, shape[:3]))
+            shapes[name] = Shape(cpus, memory, gpus, shape.attributes)
+        reading = pack(jobs, members, fleet._replace(shapes=shapes))
+        return reading._replace(idle=self._find_idle(members, fleet))
+
+    def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
         """Return the seconds for which each machine has been seen idle, in two reads or more: a single read may be of a
         moment between two jobs. A machine that has not joined in time is idle, too."""
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}
-        self._since = {name: self._since.get(name, fleet.now) for name in fleet.running if not works[name]}
-        return {name: fleet.now - since for name, since in self._since.items() if since < fleet.now}
+        self._idle_since = {name: self._idle_since.get(name, fleet.now) for name in joins if not works[name]}
+        return {name: fleet.now - since for name, since in self._idle_since.items() if since < fleet.now}
 
 
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
-    """Return the machines that work, take jobs, or have not joined in time; and the jobs that fit no template.
+    """Return the machines that work, take jobs, or replace machines that have not joined in time; and the jobs that fit
+    no template.
 
     ``members``: our machines that have joined the cluster, by name. The result does not say which machines are idle.
     """
-    taken, idle, wanted, unfit = Counter[_Room](), Counter[_Room](), Counter[str](), Counter[str]()
+    taken, idle, absent = Counter[_Room](), Counter[_Room](), Counter[str]()
     for name, machine in fleet.running.items():
         if member := members.get(name):
             (taken if member.works else idle)[_Room(machine.template, *member[:3])] += 1
         elif fleet.now - machine.since > JOIN_SECONDS:
-            wanted[machine.template] += 1
-    sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
-    equal, placed = Counter[Jobs](), []
-    for job in jobs:
-        equal[job._replace(number=1)] += job.number
-    for job in [job._replace(number=number) for job, number in equal.items() if number > 0]:
-        if templates := [name for name in sizes if job.fits(name, fleet.shapes[name])]:
-            # Large jobs first: by the size of their template, and by the share of its machine that a job takes.
-            shares = [need / size for need, size in zip(job[1:4], fleet.shapes[templates[0]][:3], strict=True) if size]
-            order = (sizes.index(templates[0]), max(shares), *job[1:4], -len(templates), job.format_need())
-            placed.append((order, job, templates))
-        else:
-            unfit[job.format_need()] += job.number
-    for _, job, templates in sorted(placed, key=lambda one: one[0], reverse=True):
+            absent[machine.template] += 1
+    placed, unfit = _sort(jobs, fleet)
+    wanted, added = Counter[str](), Counter[str]()
+    for job, templates in placed:
         new = Counter({_Room(templates[0], *fleet.shapes[templates[0]][:3]): job.number})
         _place(job, templates, taken, (taken, idle, new))
+        added[templates[0]] += job.number - new.total()
+    running = Counter(machine.template for machine in fleet.running.values())
+    for template, number in absent.items():
+        wanted[template] += min(number, added[template], max(1, int(REPLACED_SHARE * running[template])))
     for room, machines in taken.items():
         wanted[room.template] += machines
-    return Reading(wanted, None, unfit)
+    return Reading(+wanted, None, unfit)
+
+
+def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, list[str]]], Counter[str]]:
+    """Return the jobs that fit a template, equal ones together, with the templates that fit, the smallest template
+    first; and the numbers of the other jobs by their need.
+
+    Large jobs come first: by the size of their template, and by the share of its machine that a job takes.
+    """
+    sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
+    equal, unfit = Counter[Jobs](), Counter[str]()
+    for job in jobs:
+        equal[job._replace(number=1)] += job.number
+    placed = []
+    for job, number in (+equal).items():
+        if templates := [name for name in sizes if job.fits(name, fleet.shapes[name])]:
+            shares = [need / size for need, size in zip(job[1:4], fleet.shapes[templates[0]][:3], strict=True) if size]
+            order = (sizes.index(templates[0]), max(shares), *job[1:4], -len(templates), job.format_need())
+            placed.append((order, job._replace(number=number), templates))
+        else:
+            unfit[job.format_need()] += number
+    return [(job, templates) for _, job, templates in sorted(placed, key=lambda one: one[0], reverse=True)], unfit
 
 
 def _place(jobs: Jobs, templates: list[str], taken: Counter[_Room], machines: tuple[Counter[_Room], ...]) -> None:

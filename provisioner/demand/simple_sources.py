@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlencode, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
@@ -26,6 +26,7 @@ from provisioner.settings.definitions import CountOrZero
 
 MOST_BYTES = 1 << 20
 """Most bytes that a program may print as its wish."""
+MOST_MACHINES = 10**9
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 NO_SERIES = "the query found no series. If that means 0, append 'or vector(0)' to it"
 
@@ -76,7 +77,7 @@ class SimpleSource(SourceSettings):
         """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for another
         document.
 
-        A number for an unknown template is reported as unfit.
+        A number for a template that is unknown, or for another one than the set template, is reported as unfit.
         """
         if isinstance(document, Mapping):
             counts = {str(name): _count(value) for name, value in document.items()}
@@ -84,14 +85,15 @@ class SimpleSource(SourceSettings):
             raise SourceError(format_expected("an object {template: number}, because no template is set", document))
         else:
             counts = {self.template: _count(document)}
-        wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts}
-        unknown = {f"machines of the unknown template {name}": number for name, number in counts.items() if number}
+        known = self.templates() or fleet.shapes.keys()
+        wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts and name in known}
+        unknown = {f"machines of the template {name}": number for name, number in counts.items() if number}
         return Reading(wanted, None, unknown)
 
 
 def _count(value: object) -> int:
     """Return a number of machines, rounded up. Raise SourceError for any other value, for example NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MACHINES:
         raise SourceError(format_expected("a number of machines", value))
     return math.ceil(round(value, 6))
 
@@ -215,10 +217,10 @@ class WebSource(SimpleSource):
         is no such response."""
         address = urlsplit(self.url)
         server, place = f"{address.scheme}://{address.netloc}", (address.path.rstrip("/") + path) or "/"
-        query = {**dict(parse_qsl(address.query)), **(query or {})}
+        parts = "&".join(filter(None, [address.query, urlencode(query or {})]))
         with source_errors(server + place):
             headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
-            request = Request("GET", place, self.timeout_seconds, query, headers=headers)
+            request = Request("GET", f"{place}?{parts}" if parts else place, self.timeout_seconds, headers=headers)
             reply, body = exchange(connect(server, self.ca_file), request, PlaceClock())
         if reply.status != 200:
             raise SourceError(words(f"{server}{place}: HTTP {reply.status} {body.decode(errors='replace')}"))
@@ -243,7 +245,8 @@ class Prometheus(WebSource):
     """Kind of the source."""
     query: Text
     """Expression in PromQL. A scalar, or one series without the label ``template``, is the number of machines of the
-    setting ``template``. Else each series has its template in that label. No default."""
+    setting ``template``. Else each series has its template in that label, and a template without a series is wanted 0
+    times. No default."""
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the result of the query at the present time. Raise SourceError if the result is empty or may be

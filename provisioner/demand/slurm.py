@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
-from provisioner.demand.packing import IdleTimes, Jobs, Member
+from provisioner.demand.packing import ClusterSource, Jobs, Member
 from provisioner.demand.simple_sources import run_program_of_source
-from provisioner.demand.sources import Fleet, Reading, SourceSettings, source_errors
+from provisioner.demand.sources import Fleet, source_errors
 from provisioner.schema.setting_types import Duration
 from provisioner.schema.validation import Expects
 
@@ -33,9 +33,9 @@ MOST_BYTES = 100 << 20
 """Most bytes of an output. A hundred thousand jobs have 45 MB."""
 
 NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|State|CfgTRES|AllocTRES)=(\S*)")
-TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
-"""Words of the state of a node that takes jobs."""
-WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED"} | {"DRAIN"}
+TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PLANNED"})
+"""Words of the state of a node that takes jobs. Backfill plans a node for a job that waits for more nodes."""
+WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED", "PLANNED"} | {"DRAIN"}
 """Words of the state of a node that has no work and is not meant for a certain job."""
 LOST = frozenset({"DOWN", "FUTURE", "POWERED_DOWN"})
 """Words of the state of a node whose jobs Slurm has given up."""
@@ -48,7 +48,7 @@ Partitions = Annotated[Mapping[str, Templates], Expects("a mapping of partitions
 Reasons = Annotated[frozenset[str], Field(strict=False), Expects("a list of Slurm's reasons")]
 
 
-class Slurm(SourceSettings):
+class Slurm(ClusterSource):
     """The pending jobs of a Slurm cluster, as ``squeue`` lists them. The user needs the right to see all jobs, if
     ``PrivateData`` hides the jobs of others."""
 
@@ -57,27 +57,26 @@ class Slurm(SourceSettings):
     partitions: Partitions = Field(default_factory=dict)
     """Templates whose machines join each partition; an empty list means all templates. Jobs of other partitions do not
     count. Default all partitions and all templates."""
-    reasons: Reasons = frozenset({"Resources", "Priority"})
-    """Reasons of the pending jobs that count; default Resources and Priority. Held jobs, jobs before their begin time
-    and jobs with a dependency have other reasons, and so have jobs at a limit."""
+    reasons: Reasons = frozenset({"Resources", "Priority", "PartitionConfig", "Nodes required for job are DOWN"})
+    """Beginnings of the reasons of the pending jobs that count; default those of jobs that wait for nodes: Resources,
+    Priority, PartitionConfig (no node yet) and "Nodes required for job are DOWN" (no node left). Held jobs, jobs before
+    their begin time and jobs with a dependency have other reasons, and so have jobs at a limit."""
     prefix: Annotated[tuple[str, ...], Field(strict=False), Expects("a list of texts")] = ()
     """Beginning of each command, for example [ssh, login-node]; default none."""
     timeout_seconds: Duration = 30.0
     """Seconds within which each command must end; default 30."""
 
-    _idle: IdleTimes = PrivateAttr(default_factory=IdleTimes)
-
     def templates(self) -> set[str]:
-        """Return the templates of the partitions."""
-        return {template for templates in self.partitions.values() for template in templates}
+        """Return the templates of the partitions; if there are none, the named templates."""
+        of_partitions = {template for templates in self.partitions.values() for template in templates}
+        return of_partitions if of_partitions and all(self.partitions.values()) else super().templates()
 
-    def read(self, fleet: Fleet) -> Reading:
-        """Return the machines that work or have to take the pending jobs. Raise SourceError if a command fails or
-        prints another form than Slurm's."""
+    def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
+        """Return the pending jobs, and our machines among the nodes. Raise SourceError if a command fails or prints
+        another form than Slurm's."""
         members = read_members(self._run(*NODES), fleet) if fleet.running else {}
         has_memory = bool(ALLOCATES_MEMORY.search(self._run(*CONFIG)))
-        jobs = read_jobs(self._run(*SQUEUE), self, fleet, has_memory)
-        return self._idle.pack(jobs, members, fleet)
+        return read_jobs(self._run(*SQUEUE), self, fleet, has_memory), members
 
     def _run(self, *argv: str) -> str:
         return run_program_of_source((*self.prefix, *argv), self.timeout_seconds, MOST_BYTES)
@@ -90,7 +89,10 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> l
     for line, number in Counter(output.splitlines()).items():
         with source_errors(f"squeue: {line}"):
             columns = _columns(line)
-            if columns["Reason"] in settings.reasons:
+            if columns["Reason"].startswith(tuple(settings.reasons)):
+                if cut := [name for name in LONG if len(columns[name]) == FIELDS[name]]:
+                    found.append(Jobs(number, 0, 0, oddity=f"squeue cuts {cut[0]} off: {columns[cut[0]]}"))
+                    continue
                 if not has_memory:
                     columns["tres-alloc"] = re.sub(r"\bmem=[^,]*", "mem=0", columns["tres-alloc"])
                 found += _read_job(columns, number, settings.partitions, fleet)
@@ -98,12 +100,11 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> l
 
 
 def _columns(line: str) -> dict[str, str]:
-    """Return the columns of a line by their names. Raise ValueError if a value may be cut off."""
+    """Return the columns of a line by their names. Raise ValueError if the line has another length."""
+    if len(line) != sum(FIELDS.values()):
+        raise ValueError("another length")
     ends = zip(FIELDS.items(), accumulate(FIELDS.values()), strict=True)
-    columns = {name: line[end - width : end] for (name, width), end in ends}
-    if not all(column.endswith(" ") for column in columns.values()):
-        raise ValueError("a column is cut off")
-    return {name: column.strip() for name, column in columns.items()}
+    return {name: line[end - width : end].strip() for (name, width), end in ends}
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Templates], fleet: Fleet) -> list[Jobs]:

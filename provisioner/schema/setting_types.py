@@ -67,6 +67,7 @@ Share = Annotated[float, Field(gt=0, le=1), Expects("a number > 0, at most 1")]
 Switch = Annotated[bool, Expects("true or false")]
 Text = Annotated[str, StringConstraints(min_length=1), Expects("a text")]
 OptionalText = Annotated[str | None, StringConstraints(min_length=1), Expects("a text")]
+Texts = Annotated[tuple[Text, ...], Field(strict=False), Expects("a list of texts")]
 Argv = Annotated[
     tuple[str, ...], Field(min_length=1, strict=False), Expects("a list of texts: the program and its arguments")
 ]

@@ -121,6 +121,15 @@ def test_a_template_counts_as_what_its_machines_really_have(pool: CondorPool) ->
     assert wanted({"m1": "Small"}) == {"Small": 2}
 
 
+def test_the_real_size_of_machines_is_known_after_their_return(pool: CondorPool) -> None:
+    """Else a machine would come and go in turns, for a job that it cannot run."""
+    read = source().read
+    pool.has([slot("m1", memory=7000)], ap1=[job(1, 8000)])
+    assert dict(read(fleet(m1="Small")).wanted) == {"Large": 1}
+    pool.has([], ap1=[job(1, 8000)])
+    assert dict(read(fleet(NOW + 60)).wanted) == {"Large": 1}
+
+
 def test_a_source_with_its_own_templates_counts_no_other_machines(pool: CondorPool) -> None:
     pool.has([claimed("m1"), claimed("m2")], ap1=[job(4)])
     assert wanted({"m1": "Small", "m2": "Large"}, only_templates=["Large"]) == {"Large": 2}
@@ -166,16 +175,25 @@ def test_a_command_that_fails_fails_the_read(
         source(**settings).read(fleet())
 
 
-@pytest.mark.parametrize("value", ["many", "1 2"])
-def test_an_unknown_line_fails_the_read(pool: CondorPool, value: str) -> None:
-    pool.has(ap1=[job(value)])  # type: ignore[arg-type]
-    with pytest.raises(SourceError, match=value):
-        source().read(fleet())
+@pytest.mark.parametrize("other", [{"Cpus": "many"}, {"State": "many words"}])
+def test_an_unknown_line_fails_the_read(pool: CondorPool, other: dict[str, str]) -> None:
+    pool.has([slot("m1") | other], ap1=[])
+    with pytest.raises(SourceError, match="many"):
+        source().read(fleet(m1="Small"))
+
+
+@pytest.mark.parametrize("odd", [job(1, "4 GB"), job(-1), job(1, "inf"), job(1, "NaN"), job(1, -5), job(1, gpus=-1)])
+def test_a_user_with_an_odd_request_does_not_hide_the_jobs_of_others(pool: CondorPool, odd: dict[str, Any]) -> None:
+    pool.has(ap1=[odd, job(4), odd])
+    reading = source().read(fleet())
+    assert dict(reading.wanted) == {"Small": 1}
+    assert list(reading.unfit.values()) == [2]
+    assert next(iter(reading.unfit)).startswith("RequestCpus, RequestMemory, RequestGPUs: ")
 
 
 def test_a_missing_command_fails_the_read(pool: CondorPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SourceError, match="No such file.*condor_status"):
+    with pytest.raises(SourceError, match=r"No such file.*condor_status"):
         source().read(fleet())
 
 

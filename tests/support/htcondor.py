@@ -4,7 +4,8 @@ They behave as the manual pages and the sources of the versions 23.0, 24.0 and 2
 The outputs of the three versions differ in none of the options used here.
 
 * Without ``-allusers`` only the caller's jobs are printed. Universe and user are no part of ``-autoformat``.
-* ``-autoformat`` prints evaluated values, and ``undefined`` or ``error``; empty output if no job or slot matches.
+* ``-autoformat`` prints the values of attributes and of expressions such as ``real(RequestCpus)``, and ``undefined`` or
+  ``error``; empty output if no job or slot matches.
 * ``condor_q -name`` ends with 1 if the schedd is unknown or does not answer, and so do both commands if the central
   manager does not answer.
 """
@@ -46,6 +47,12 @@ if pool["is_silent"]:
 
 
 def value(ad, attribute):
+    if attribute.startswith("real("):
+        found = value(ad, attribute[5:-1])
+        try:
+            return None if found is None else float(found)
+        except ValueError:
+            return "error"
     found = ad.get(attribute)
     return found["value"] if isinstance(found, dict) else found
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi
 from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read_pod, requested
-from provisioner.demand.packing import Jobs, Member
+from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from provisioner.model import ErrorClass
 
@@ -204,6 +204,17 @@ def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists, kubeconfi
     lists.bound, lists.waiting = [bound()], []
     second = source.read(FLEET._replace(now=NOW + 30))
     assert (dict(second.wanted), second.idle) == ({"Small": 1}, {"hf-1-2": 30})
+
+
+def test_a_cluster_that_other_machines_join_counts_only_the_named_templates(lists: Lists, kubeconfig: Path) -> None:
+    pilots = {f"pilot-{number}": Running("Gpu", NOW - JOIN_SECONDS - 1) for number in range(10)}
+    lists.waiting = [pod({"containers": [container(**{"nvidia.com/gpu": "1"})]})]
+    settings = Kubernetes(kubeconfig=kubeconfig, only_templates=("Small",))
+    reading = settings.open().read(FLEET._replace(running=pilots))
+    assert (dict(reading.wanted), settings.templates()) == ({}, {"Small"})
+    assert reading.unfit == {"0 CPUs, 0 MB, 1 GPUs": 1}
+    lists.waiting = []
+    assert Kubernetes(kubeconfig=kubeconfig).open().read(FLEET._replace(running=pilots)).wanted == {}
 
 
 def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists, kubeconfig: Path) -> None:

@@ -108,6 +108,17 @@ def test_a_machine_that_has_not_joined_in_time_is_replaced() -> None:
     jobs = [Jobs(1, 1, 100)]
     assert wanted(jobs, {}, fleet_of("a", age=JOIN_SECONDS)) == {"Small": 1}, "it will take the job"
     assert wanted(jobs, {}, fleet_of("a", age=JOIN_SECONDS + 1)) == {"Small": 2}
+    joined = {"b": Member(3, 15_900, 0, works=True)}
+    assert wanted([], joined, fleet_of("a", "b", age=JOIN_SECONDS + 1)) == {"Small": 1}, "the job runs on the other"
+
+
+@pytest.mark.parametrize(("jobs", "most"), [(1, 2), (10, 11), (100, 111)])
+def test_machines_that_can_never_join_are_not_replaced_again_and_again(jobs: int, most: int) -> None:
+    machines = 0
+    for _ in range(50):
+        lost = fleet_of(*map(str, range(machines)), age=JOIN_SECONDS + 1)
+        machines = wanted([Jobs(jobs, 4, 100)], {}, lost)["Small"]
+    assert machines == most
 
 
 def test_members_that_are_not_ours_do_not_count() -> None:

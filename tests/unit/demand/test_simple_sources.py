@@ -53,10 +53,12 @@ def output(document: object, template: str | None = "Small") -> Mapping[str, int
     ],
 )
 def test_a_number_is_rounded_up_and_belongs_to_the_set_template(document: object, expected: object) -> None:
-    assert output(document) == expected
+    assert output(document, None if isinstance(document, dict) else "Small") == expected
 
 
-@pytest.mark.parametrize("document", [-1, math.nan, math.inf, True, None, "3", [3], {"Small": "3"}, {"Small": -1}])
+@pytest.mark.parametrize(
+    "document", [-1, 10**9 + 1, math.nan, math.inf, True, None, "3", [3], {"Small": "3"}, {"Small": -1}]
+)
 def test_anything_else_is_a_failed_read(document: object) -> None:
     with pytest.raises(SourceError, match="expected a number of machines"):
         output(document)
@@ -71,7 +73,13 @@ def test_a_number_without_a_set_template_is_a_failed_read() -> None:
 def test_a_number_for_an_unknown_template_is_unfit() -> None:
     reading = Command(argv=("wanted",)).reading({"Smal": 3, "Old": 0, "Small": 1}, FLEET)
     assert reading.wanted == {"Small": 1}
-    assert reading.unfit == {"machines of the unknown template Smal": 3}
+    assert reading.unfit == {"machines of the template Smal": 3}
+
+
+def test_a_number_for_another_template_than_the_set_one_is_unfit() -> None:
+    """The source decides about the set template alone, so that the number would be lost."""
+    reading = Command(argv=("wanted",), template="Small").reading({"Small": 3, "Large": 7}, FLEET)
+    assert (reading.wanted, reading.unfit) == ({"Small": 3}, {"machines of the template Large": 7})
 
 
 def test_a_constant_is_wanted_at_any_time() -> None:
@@ -237,8 +245,9 @@ def series(value: str, **labels: str) -> dict[str, Any]:
 
 
 def result(document: Mapping[str, Any]) -> Mapping[str, int]:
-    settings = Prometheus(url="http://prometheus:9090", query="jobs", template="Small")
-    return settings.reading(read_query_result(document), FLEET).wanted
+    number = read_query_result(document)
+    template = None if isinstance(number, dict) else "Small"
+    return Prometheus(url="http://prometheus:9090", query="jobs", template=template).reading(number, FLEET).wanted
 
 
 @pytest.mark.parametrize(

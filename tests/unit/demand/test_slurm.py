@@ -140,17 +140,28 @@ def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> Non
     [
         "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
         line()[:-99],
-        line("cpu=1,mem=1000M," + "gres/license:x=1," * 20),
-        line(partition="p," * 60),
         line("cpu=one"),
         line(nodes="four"),  # type: ignore[arg-type]
         "\n",
     ],
-    ids=["an error", "a short line", "cut resources", "cut partitions", "no number", "no nodes", "an empty line"],
+    ids=["an error", "a short line", "no number", "no nodes", "an empty line"],
 )
-def test_a_line_of_another_form_or_a_column_that_may_be_cut_off_is_a_failed_read(wrong: str) -> None:
+def test_a_line_of_another_form_is_a_failed_read(wrong: str) -> None:
     with pytest.raises(SourceError, match=r"squeue: .*not understood"):
         jobs(line(), wrong)
+
+
+@pytest.mark.parametrize("cut", [line("cpu=1,mem=1000M," + "gres/license:x=1," * 20), line(partition="p," * 60)])
+def test_jobs_whose_needs_squeue_cuts_off_are_named_and_the_others_count(cut: str) -> None:
+    odd, usual = jobs(cut, line())
+    assert usual == Jobs(1, 1, 1000)
+    assert "squeue cuts" in odd.format_need()
+    assert not any(odd.fits(name, shape) for name, shape in SHAPES.items())
+
+
+def test_jobs_that_wait_for_a_list_of_nodes_that_is_cut_off_do_not_count() -> None:
+    nodes = ",".join(map(str, range(1, 99, 2)))
+    assert jobs(line(reason=f"ReqNodeNotAvail, UnavailableNodes:c[{nodes}]"), line()) == [Jobs(1, 1, 1000)]
 
 
 def test_an_empty_queue_wants_nothing() -> None:
@@ -189,7 +200,7 @@ IDLE, DRAINED, BUSY = Member(4, 16_000, 0, works=False), Member(0, 0, 0, works=F
         ("IDLE+DRAIN", "", DRAINED),
         ("MIXED+DRAIN", "cpu=1,mem=1000M", BUSY),
         ("IDLE+COMPLETING", "", BUSY),
-        ("IDLE+PLANNED", "", BUSY),
+        ("IDLE+PLANNED", "", IDLE._replace(works=True)),
         ("IDLE+RESERVED", "", BUSY),
         ("IDLE*", "", BUSY),
         ("IDLE+NOT_RESPONDING", "", BUSY),
@@ -254,7 +265,7 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
     source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
     last = source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 30))
-    assert (dict(last.wanted), last.idle) == ({"Small": 2}, {"hf-1-2": 30.0}), "the other has left the cluster"
+    assert (dict(last.wanted), last.idle) == ({"Small": 1}, {"hf-1-2": 30.0}), "the other has left the cluster"
     assert calls == ["nodes", "config", "squeue"] * 4
 
 
