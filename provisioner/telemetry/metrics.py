@@ -81,7 +81,7 @@ class Metrics(Group):
     cycles = Metric(Counter, "hf_provisioner_cycles_total", {"result": get_args(CycleResult)},
         "Cycles; partial: some action or pool failed.")
     cycle_duration = Metric(timed(0.01, 0.05, 0.25, 1, 3, 10), "hf_provisioner_cycle_duration_seconds", {},
-        "One cycle.")
+        "Duration of a cycle.")
     last_success = Metric(Gauge, "hf_provisioner_last_success_timestamp_seconds", {},
         "End of the last ok cycle; begins with the start of the process.")
     config_ok = Metric(Gauge, "hf_provisioner_config_ok", {},
@@ -91,7 +91,7 @@ class Metrics(Group):
     operator_needed = Metric(Table[str], "hf_provisioner_operator_needed", {"alarm": ()},
         "Problems that an operator has to fix, by the words in capitals with which status shows them.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
-        "Ends of the wait for a cycle, by cause.")
+        "Wake-ups of the loop, by cause.")
 
     # Machines wanted and observed, counted anew in each cycle
     desired = Metric(Table[Pair], "hf_provisioner_machines_desired", PAIR,
@@ -99,7 +99,7 @@ class Metrics(Group):
     observed = Metric(Table[tuple[str, str, Phase]], "hf_provisioner_machines",
         {**PAIR, "phase": (Phase.PENDING, Phase.RUNNING)}, "Machines observed.")
     deferred = Metric(Table[tuple[str, str, PendingReason]], "hf_provisioner_machines_deferred",
-        {**PAIR, "reason": EXPECTED_DEFERRALS}, "Machines wanted, missing and held back.")
+        {**PAIR, "reason": EXPECTED_DEFERRALS}, "Machines that are wanted, missing and held back.")
     refused = Metric(Table[tuple[str, str, ErrorClass]], "hf_provisioner_machines_refused",
         {"pool": (), "template": (), "error": ()},
         "Machines that are wanted and wait because their place refuses to create them.")
@@ -127,9 +127,9 @@ class Metrics(Group):
     set_aside = Metric(Gauge, "hf_provisioner_slots_set_aside", {},
         "Slots for which the program requested a forbidden transition.")
     startup = Metric(timed(5, 30, 60, 180, 600), "hf_provisioner_machine_startup_seconds", {"pool": (), "template": ()},
-        "From requested to running.")
+        "Seconds from the reading of a request until its machine runs.")
     shutdown = Metric(timed(10, 60, 300, 3600), "hf_provisioner_machine_shutdown_seconds", {"pool": ()},
-        "From returned to gone.")
+        "Seconds from a machine's return until it is gone.")
     lost = Metric(Counter, "hf_provisioner_machines_lost_total",
         {**PAIR, "cause": set(LossCause) - {LossCause.EXPIRES}},  # loops expect this end; no alert uses it
         "Machines that succeeded and then vanished, or that HostFactory returned because their end was announced.")
@@ -143,11 +143,11 @@ class Metrics(Group):
     observation = Metric(partial(Table[str], empty=lambda: time.time()), "hf_provisioner_observation_timestamp_seconds",
         POOL, "Time of the last complete observation; begins with the start of the process.")
     creates = Metric(Counter, "hf_provisioner_creates_total", {**POOL, "result": RESULTS},
-        "Create actions, in machines.")
+        "Machines in create calls, by result.")
     deletes = Metric(Counter, "hf_provisioner_deletes_total", {**POOL, "reason": DeleteReason, "result": RESULTS[:1]},
-        "Delete actions, in machines.")
+        "Machines in delete calls, by result.")
     calls = Metric(timed(0.1, 1, 10), "hf_provisioner_backend_call_seconds", {"pool": (), "operation": ()},
-        "One observation of a pool, or one batch of creates or deletes.")
+        "Duration of an observation of a pool, or of a batch of creates or deletes.")
     errors = Metric(Counter, "hf_provisioner_backend_errors_total",
         {**POOL, "operation": OPERATIONS, "error": [ErrorClass.DENIED]},
         "Observations, creates and deletes that failed.")
@@ -160,7 +160,7 @@ class Metrics(Group):
     requests = Metric(Table[tuple[str, RequestStatus]], "hf_provisioner_requests",
         {"kind": ("request", "return"), "status": RequestStatus}, "Requests and returns in the state files.")
     lock_wait = Metric(timed(0.001, 0.01, 0.1, 1, 10), "hf_provisioner_store_lock_wait_seconds", {},
-        "Wait for the lock of intent.json.")
+        "Time for which the loop waits for the lock of intent.json.")
     bytes = Metric(Table[str], "hf_provisioner_store_bytes", {"file": ()},
         "Size of a state file.")
     rejections = Metric(Counter, "hf_provisioner_server_rejections_total", {"reason": ()},
@@ -174,7 +174,7 @@ class Metrics(Group):
     month = Metric(Table[tuple[()]], "hf_provisioner_cost_this_month", {},
         "Cost of all machines in this calendar month (UTC).")
     budget = Metric(Table[str], "hf_provisioner_budget", {"per": ()},
-        "The most that machines may cost in an hour or in a month.")
+        "Configured limit of the machines' cost in an hour or in a month.")
 
     # fmt: on
 

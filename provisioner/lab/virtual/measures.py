@@ -23,17 +23,20 @@ TIMES = {
 }
 AMOUNTS = {
     "overshoot": Measure("over-\nshoot", "the largest surplus of machines, as a fraction of the highest demand", 2),
-    "calls_per_machine": Measure("calls/\nmachine", "calls that create or delete, for each machine made", 2),
-    "throttled": Measure("throt-\ntled", "fraction of these calls that the place throttled", 2),
-    "unproven_minutes": Measure("unproven\nmin", "sum over all machines of the minutes from create until run or end"),
-    "idle_hours": Measure("idle\nh", "sum of the hours of running machines beyond the wanted number", 1),
-    "cost": Measure("cost", "sum of the hours of all machines, each at the price of its pool", 1),
+    "calls_per_machine": Measure("calls/\nmachine", "create and delete calls for each machine made", 2),
+    "throttled": Measure("throt-\ntled", "fraction of the create and delete calls that the place throttled", 2),
+    "unproven_minutes": Measure(
+        "unproven\nmin", "minutes from a machine's create until it runs or ends; sum of all machines"
+    ),
+    "idle_hours": Measure("idle\nh", "hours of running machines beyond the wanted number; sum", 1),
+    "cost": Measure("cost", "hours of each machine, times the price of its pool; sum", 1),
     "created": Measure("made", "machines made"),
 }
 LAWS = {
     "double": Measure("double", "machines made a second time under the same name"),
     "orphan": Measure(
-        "or-\nphans", "machines of ours without a slot for longer than an orphan may exist; counted at each check"
+        "or-\nphans",
+        "machines of ours that have had no slot for longer than an orphan may exist; counted at each check",
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
@@ -43,10 +46,8 @@ LAWS = {
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
-    "hold": Measure("held\nback", "creates and deletes in spite of a hold"),
-    "books": Measure(
-        "books", "runs in which the number of machines made is not the number gone plus the number that exist"
-    ),
+    "hold": Measure("held\nback", "creates and deletes that a hold forbade"),
+    "books": Measure("books", "runs in which the machines made are not the machines gone plus the machines that exist"),
 }
 PACE = {
     "requests": Measure("requests", "requests that ended"),
