@@ -156,7 +156,7 @@ def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
         yield fine(f"{path}: EGO drops a host that has gone after {found[-1]} ({EXPIRY})")
     else:
         yield fix(
-            f"{path}: {EXPIRY} is missing, so EGO lists each machine that has gone for ever: "
+            f"{path}: {EXPIRY} is missing, so EGO never drops a machine that has gone: "
             f"add {EXPIRY}=10m, then restart EGO on the management hosts"
         )
 
@@ -215,12 +215,12 @@ def state_mount(directory: str, lines: list[str]) -> CheckResult:
     if "ro" in given:
         return fix(f"{where}, read-only: mount it for writing")
     if kind in ("tmpfs", "ramfs"):
-        return fix(f"{where}: it is gone after a restart: use a disk")
+        return fix(f"{where}: its files are gone after a restart: use a disk")
     uncached = "noac" in given or {"acregmin=0", "acregmax=0", "acdirmin=0", "acdirmax=0"} <= given  # actimeo=0
     if kind.startswith("nfs") and not (uncached and "lookupcache=none" in given):
         return fix(f"{where} with caches: mount it with {NFS_OPTIONS}")
     if kind.startswith("nfs") and (giving_up := " and ".join(given & {"soft", "softerr"})):
-        return fix(f"{where}, {giving_up}: mount it with hard, or half a write may be taken for a whole one")
+        return fix(f"{where}, {giving_up}: mount it with hard, otherwise half a write may be taken for a whole one")
     if kind.startswith("nfs") and given & {"nolock", "local_lock=all", "local_lock=flock"}:
         return fix(f"{where} with local locks: mount it without nolock and local_lock")
     return fine(where)

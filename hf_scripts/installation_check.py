@@ -153,8 +153,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
             )
         elif facts.st_mode & 0o070 == 0o070 and facts.st_gid in _account_groups(os.geteuid()):
             message = (
-                f"{user} is in group {group} by now, but was not yet when this login began: log in anew; what EGO "
-                "starts is in it once EGO was restarted on this host"
+                f"{user} is in group {group} now, but was not when this login began: log in again; processes that "
+                "EGO starts are in the group after a restart of EGO on this host"
             )
         yield fix(f"{directory}: {user} may not write here ({host_checks.owner(facts)}): {message}")
     else:

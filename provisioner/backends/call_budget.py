@@ -73,5 +73,5 @@ class CallBudget:
 
     def _check_quiet(self) -> None:
         if (left := self._quiet_until - time.monotonic()) > 0:
-            words = f"rateLimitExceeded: Compute takes no more calls of this project now; quiet for {left:.0f} s"
+            words = f"rateLimitExceeded: Compute accepts no more calls of this project; none is sent for {left:.0f} s"
             raise BackendError(ErrorClass.THROTTLED, words)

@@ -239,7 +239,7 @@ class Bounded(urllib3.connection.HTTPConnection):
         try:
             found = lookup.result(self._allowance.seconds())
         except (TimeoutError, LateResponse) as error:
-            text = f"{self.host}: the time of the call has ended before an address of this name was found"
+            text = f"{self.host}: the time of the call ended before the name was resolved"
             raise urllib3.exceptions.ConnectTimeoutError(self, text) from error
         except socket.gaierror as error:
             raise urllib3.exceptions.NameResolutionError(self.host, self, error) from error

@@ -51,7 +51,7 @@ class UncertainCreates:
                 self._absent_since.pop(create.name, None)
                 return
             self._absent_since[create.name] = min(since, listed_at)
-        text = f"an earlier create of {create.name} may still take effect: a second list without it is awaited"
+        text = f"an earlier create of {create.name} may still take effect: the loop waits for a second list without it"
         raise BackendError(ErrorClass.TIMEOUT, text)
 
 

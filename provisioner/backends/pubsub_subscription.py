@@ -63,8 +63,8 @@ def settings_problems(subscription: Any) -> Iterator[str]:
     if subscription.detached:
         yield "it was detached from its topic, so that no message arrives any more: make it again"
     if subscription.state == pubsub_v1.types.Subscription.State.RESOURCE_ERROR:
-        yield "it cannot deliver its messages (RESOURCE_ERROR): it must be pulled, by us alone"
+        yield "it cannot deliver its messages (RESOURCE_ERROR): make it a pull subscription that only this loop reads"
     others = (subscription.push_config.push_endpoint, subscription.bigquery_config.table)
     for other in (*others, subscription.cloud_storage_config.bucket):
         if other:
-            yield f"it delivers its messages to {other}: it must be pulled, by us alone"
+            yield f"it delivers its messages to {other}: make it a pull subscription that only this loop reads"

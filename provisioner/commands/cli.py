@@ -111,8 +111,8 @@ COMMANDS = (
     CommandEntry("start-all", "Release stop-all.", home="holds"),
     CommandEntry(
         "events",
-        "Print the messages of the Pub/Sub subscription and the use of each. A printed message is consumed: a running "
-        "loop does not receive it, and detects the end of that machine by observation.",
+        "Print the messages of the Pub/Sub subscription, and how the loop would use each. A printed message is "
+        "consumed: a running loop does not receive it, and detects the end of that machine by observation.",
         extra="events",
     ),
     CommandEntry("check", "Check the configuration; report every mistake at once."),
@@ -126,7 +126,7 @@ COMMANDS = (
     CommandEntry("replay", "Play a recorded trace of HostFactory's calls against the scripts.", is_in_lab=True),
     CommandEntry(
         "new-kind",
-        "Write the skeleton of a distribution that brings a kind of place, with the tests of all kinds.",
+        "Write the skeleton of a distribution that adds a kind of place, with the tests of all kinds.",
         is_in_lab=True,
     ),
     CommandEntry("completion", "Print the code with which a shell completes commands, options and files."),

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     for place, path in included_files.items():
         print(f"# With {path.name}, the {_format_setting(place)}.")
     for place, path in left_files.items():
-        print(f"# Without {path}, the {_format_setting(place)}, which may hold a key: give it to the pod as a Secret.")
+        print(f"# Left out: {path}, the {_format_setting(place)}, which may hold a key; the pod needs it as a Secret.")
     metadata = {"name": options.name, "namespace": options.namespace}
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     print(yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000), end="")

@@ -87,7 +87,7 @@ def _head(seen: StatusModel) -> Iterator[str]:
     if seen.brake:
         step = "look at `provisioner recover` first, then add --release-brake"
         if seen.brake["reason"] in CONFLICTS:
-            step = "if another provisioner made them, it returns them and gets another id first (`provisioner recover`)"
+            step = "if another provisioner made them, let it return them and change its id (`provisioner recover`)"
         yield f"  No orphan is deleted, and no request is cancelled as forgotten, until the brake is released: {step}"
 
 

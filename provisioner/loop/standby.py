@@ -52,7 +52,7 @@ def check_turn(state: State, epoch: int) -> None:
     # Take the lock first. An NFS client that takes a lock drops its cache, so the epoch read afterwards is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(
-            f"{state.path}: this loop has lost its lock, as the server that keeps it or this host was unreachable, and "
+            f"{state.path}: this loop has lost its lock, because the lock's server or this host was unreachable, and "
             "another process has taken the lock. This loop ends; if it is started again, it stands by."
         )
     if (newest := state.loop_lock.epoch()) != epoch:

@@ -137,7 +137,7 @@ class _Reader:
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
-                wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} cover one another; choose a name_prefix"
+                wrong = f"{prefix!r} and name_prefix {settings.name_prefix!r} overlap; choose a name_prefix"
                 self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:

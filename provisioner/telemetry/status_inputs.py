@@ -211,7 +211,7 @@ def _waits_message(signs: LifeSigns) -> str:
     until, pid, host = (signs.holder.get(key) for key in ("waits_until", "pid", "host"))
     if signs.fate != "waits" or not isinstance(until, str):
         return ""
-    message = "waits for calls of the loop before it, which did not sign off, and then goes on by itself"
+    message = "waits for calls of the previous loop, which did not end in order, and then goes on by itself"
     return f"at {format_local_time(until)}: process {pid} on {host} {message}"
 
 

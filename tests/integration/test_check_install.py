@@ -195,10 +195,10 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_an
     os.chown(work, USER, other.pw_gid)
     work.chmod(0o2770)
     group = grp.getgrgid(other.pw_gid).gr_name
-    words = f"{other.pw_name} is in group {group} by now, but was not yet when this login began"
+    words = f"{other.pw_name} is in group {group} now, but was not when this login began"
     (line,) = (line for line in found_by_user(users_hf, other.pw_uid) if line.startswith("fix: "))
     assert line.startswith(f"fix: {work}: {other.pw_name} may not write here")
-    assert f"): {words}: log in anew; " in line
+    assert f"): {words}: log in again; " in line
 
     work.chmod(0o2750)
     (line,) = (line for line in found_by_user(users_hf, other.pw_uid) if line.startswith("fix: "))

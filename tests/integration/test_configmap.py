@@ -75,7 +75,7 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
     assert cli.run(["configmap"]) == 0
     output = capsys.readouterr().out
     assert "a secret" not in output
-    assert f"# Without {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in output
+    assert f"# Left out: {conf / 'key.json'}, the credentials of pool gke-main, which may hold a key" in output
 
 
 def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
@@ -94,7 +94,7 @@ def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
     assert "content of map" in output
     for name in ("key", "plan"):
         assert f"content of {name}" not in output
-        assert f"# Without {conf / name}, the {name} of pool yard-a, which may hold a key: give it" in output
+        assert f"# Left out: {conf / name}, the {name} of pool yard-a, which may hold a key; the pod" in output
 
 
 @pytest.mark.parametrize("place", ["all.pem", "trust/all.pem"])

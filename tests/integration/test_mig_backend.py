@@ -318,7 +318,7 @@ def test_observations_pause_only_while_the_project_may_make_no_calls(zonal: Benc
     fault = Fault("http_error", ".*createInstances", params={"status": 403, "reason": reason})
     zonal.cloud.set_faults(fault)
     assert failures(zonal.create(2)) == [ErrorClass.THROTTLED]
-    with nullcontext() if seen else pytest.raises(BackendError, match="takes no more calls of this project now"):
+    with nullcontext() if seen else pytest.raises(BackendError, match="accepts no more calls of this project"):
         assert len(zonal.observe().machines) == 1
 
 

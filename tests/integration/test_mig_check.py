@@ -297,7 +297,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
     failure = caught.value.failure
     assert failure.error.needs_operator, "only an operator can fix it"
     assert failure.text.startswith(MISSING[what])
-    assert failure.text.endswith("Until it is seen, no machine of it counts as lost.")
+    assert failure.text.endswith("Until the group is seen, no machine counts as lost.")
 
 
 @pytest.mark.parametrize("answer", UnknownPlace)
@@ -361,7 +361,7 @@ def test_a_start_beside_a_provisioner_whose_prefix_covers_ours_is_refused(tmp_pa
     cloud.do(lambda: group.create(["hf-other-abcde01234-000001"]))
     made = site(tmp_path, cloud.url, a=ZONAL)
     cloud.do(lambda: cloud.world.advance(cloud.world.now + 1))
-    with pytest.raises(BackendError, match="'hf-other', which ours, 'hf', cannot be distinguished from"):
+    with pytest.raises(BackendError, match="'hf-other', and ours is 'hf'"):
         Service(Configuration(made.path, {}), StateDir(str(tmp_path))).run(once=True)
     assert not (tmp_path / "memory.json").exists()
 

@@ -68,7 +68,7 @@ def test_a_kubeconfig_that_is_not_there_and_none_at_all_say_what_to_do(
     assert refusal(tmp_path, kubeconfig=tmp_path / "k").startswith(f"kubeconfig {tmp_path / 'k'} cannot be")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     text = refusal(tmp_path)
-    assert text.startswith("no kubeconfig is named, and this is no pod of a cluster")
+    assert text.startswith("no kubeconfig is named, and this process is not in a pod of a cluster")
     assert text.endswith("let pools.gke.kubeconfig or KUBECONFIG name one, or set pools.gke.endpoint")
 
 

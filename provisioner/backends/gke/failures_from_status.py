@@ -29,7 +29,7 @@ wait."""
 STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that is still starting."""
 
-NOT_PREPARED = Failure(ErrorClass.OTHER, "Its node has not made its volumes and its network ready.")
+NOT_PREPARED = Failure(ErrorClass.OTHER, "The pod's node has not prepared the pod's volumes and network.")
 """Failure of a pod that is bound to a node but has no other state yet. This state usually passes within seconds."""
 
 

@@ -207,7 +207,7 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
         advice = f"correct it, or let {setting}.kubeconfig or KUBECONFIG name another"
         return f"kubeconfig {pool.kubeconfig} cannot be used: {reason}; {advice}"
     advice = f"let {setting}.kubeconfig or KUBECONFIG name one, or set {setting}.endpoint"
-    return f"no kubeconfig is named, and this is no pod of a cluster ({reason}); {advice}"
+    return f"no kubeconfig is named, and this process is not in a pod of a cluster ({reason}); {advice}"
 
 
 def _one_line(error: Exception) -> str:

@@ -97,9 +97,9 @@ def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Find
         Finding(
             pool.name,
             Severity.REFUSED,
-            f"the group holds machines of a provisioner with name_prefix {other!r}, which ours, {prefix!r}, cannot be"
-            " distinguished from: give one of them another name_prefix, of which neither is the beginning of the other,"
-            " or a group of its own",
+            f"the group holds machines of a provisioner with name_prefix {other!r}, and ours is {prefix!r}. One begins"
+            " with the other, so their machines cannot be distinguished: give one provisioner another name_prefix, or"
+            " a group of its own",
         )
         for other in sorted(prefixes - {prefix})
         if is_prefix_of(prefix, other) or is_prefix_of(other, prefix)

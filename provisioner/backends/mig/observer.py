@@ -187,7 +187,7 @@ class GroupObserver:
         return frozenset(there)
 
     def _missing_group_error(self, text: str = "") -> BackendError:
-        text = f"{text or missing_group_finding(self._pool).text}. Until it is seen, no machine of it counts as lost."
+        text = f"{text or missing_group_finding(self._pool).text}. Until the group is seen, no machine counts as lost."
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:

@@ -66,7 +66,7 @@ def judge_snapshots(draft: Draft) -> None:
         reason = distrusted.reason if distrusted else None
         if distrusted is not None and reason is DistrustReason.WRONG_ENDPOINT:
             wrong[pool] = distrusted.since
-            text = f"The pool {distrusted.detail}. To release the brake is to confirm that its machines are lost."
+            text = f"The pool {distrusted.detail}. If you release the brake, you confirm that its machines are lost."
             draft.latch(BrakeReason.WRONG_ENDPOINT, text, pool)
             if not snapshot.endpoint_identity:
                 known = draft.orphans.since
@@ -282,7 +282,7 @@ def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
         case DistrustReason.WRONG_ENDPOINT:
             return (
                 f"pools.{pool} {distrusted.detail}: another cluster or project may answer instead. Restore the "
-                "settings that lead to the pool's own and start again; or, if the pool's machines are gone, run "
+                "settings that lead to the pool's own place and start again; or, if the pool's machines are gone, run "
                 "`provisioner recover --release-brake`. Until then the pool's machines do not count as lost."
             )
         case DistrustReason.POOL_MOVED:

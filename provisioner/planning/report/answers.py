@@ -42,7 +42,7 @@ not read the terminal answer when the slot was closed."""
 NOT_OURS = "This machine exists but is not managed by this provisioner; it was left alone."
 RETURNED_EARLY = "HostFactory returned the machine before the request ended."
 STRAYED = "The machine had lost our identity, so its end was seen only by its name and uid."
-STUCK = "The machine still existed at the deadline; its deletion is tried further."
+STUCK = "The machine still existed at the deadline; the loop keeps trying to delete it."
 STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at the deadline; return the machine again."
 """Message for a returned name without a slot. After a return has ended, the loop sends further deletes only for
 machines with a slot."""

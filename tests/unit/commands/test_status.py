@@ -214,9 +214,7 @@ def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
     desk.state.loop_lock.raise_epoch(wait_seconds=47.0 if waits else 0.0)
     code, text = shown(desk)
     until = format_local_time(str(desk.state.loop_lock.holder().get("waits_until", "")))
-    message = (
-        f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits for calls of the loop before"
-    )
+    message = f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits for calls of the previous "
     assert (code, flat(message) in flat(text), "LOOP NOT RUNNING" in text) == (0, waits, False), text
 
 
@@ -444,7 +442,7 @@ def test_a_latched_brake_says_since_when_why_and_which_machines_wait(desk: Desk)
     assert code == 1
     since = clock_time(wall - 1_000)
     assert f"BRAKE too_many_orphans in pool a since {since}: 25 of 30 machines have no request." in text
-    assert "it returns them and gets another id first (`provisioner recover`)" in flat(text)
+    assert "let it return them and change its id (`provisioner recover`)" in flat(text)
     (line,) = (line for line in text.splitlines() if "  machine hf-" in line)
     first, last = clock_time(wall + 500), clock_time(wall + 500 + 3600)
     assert line == f"  machine {names[0]} in pool a has no request: deleted as an orphan at {first} if released now"

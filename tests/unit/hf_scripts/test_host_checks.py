@@ -37,7 +37,7 @@ def test_a_grid_whose_ego_forgets_no_host_is_to_be_fixed(text: str, value: str, 
     path = conf(tmp_path, text)
     good = f"fine: {path}: EGO drops a host that has gone after {value} (EGO_DYNAMIC_HOST_TIMEOUT)"
     bad = (
-        f"fix: {path}: EGO_DYNAMIC_HOST_TIMEOUT is missing, so EGO lists each machine that has gone for ever: "
+        f"fix: {path}: EGO_DYNAMIC_HOST_TIMEOUT is missing, so EGO never drops a machine that has gone: "
         "add EGO_DYNAMIC_HOST_TIMEOUT=10m, then restart EGO on the management hosts"
     )
     assert printed_results(EGO_TOP=tmp_path) == [good if value else bad]

@@ -84,7 +84,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     assert last.memory.brake.detail == (
         "The pool shows none of its 10 machines but 3 without a request. "
-        "To release the brake is to confirm that its machines are lost."
+        "If you release the brake, you confirm that its machines are lost."
     )
     ends = {name(number): MachineEnd(LossCause.DELETED) for number in range(10)}
     said = [observe((), [1], SEEN + 3000 + later, ends=ends) for later in (0, 5)]
@@ -181,7 +181,7 @@ def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
         "pools.a shows none of its 10 machines but 3 without a request: another cluster or project "
-        "may answer instead. Restore the settings that lead to the pool's own and start again; or, if the pool's "
+        "may answer instead. Restore the settings that lead to the pool's own place and start again; or, if the pool's "
         "machines are gone, run `provisioner recover --release-brake`. Until then the pool's machines do not count as "
         "lost."
     )

@@ -338,7 +338,7 @@ PLACE = "lower-case letters, digits and '-', beginning with a letter"
 
 ADDRESS = "expected an address beginning with http:// or https://"
 ADOPTED = "expected a list of name prefixes such as [sym-]"
-COVERED = "and name_prefix 'hf' cover one another; choose a name_prefix that no adopted name begins with"
+COVERED = "and name_prefix 'hf' overlap; choose a name_prefix that no adopted name begins with"
 BOTH_HALVES = "tls_cert and tls_key need one another: name both, or neither"
 PLACED = {"kind": "mig", "project": "demo-project", "group": "hf-a", "zone": "us-east1-a", "region": "us-east1"}
 
