@@ -123,8 +123,8 @@ class Pool(Section):
     requests a new machine for each machine that it loses. Default 300.
 
     Preempted, evicted, deleted and returned machines do not count, nor machines whose node is gone. Set a lower value
-    if machines are meant to end sooner; 0 sets no minimum. At most 3600, because a stop of the loop counts as an hour
-    at most.
+    if machines are meant to end sooner; 0 sets no minimum. At most 3600, because the loop counts at most an hour for a
+    time in which it was stopped.
     """
     announce_seconds: DurationOrZero = 3600.0
     """For machines with a known end (maximum run duration of instances, ``activeDeadlineSeconds`` of pods).
@@ -146,9 +146,9 @@ class Pool(Section):
     """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
     Set a higher value if the place's lists lag. Default 0."""
     mass_loss_seconds: MassLossSeconds = 60.0
-    """If more than a fifth of the pool's machines (and more than 5) vanish at once, two lists without these machines
-    prove the loss if they begin at least this many seconds apart. 0 requires no more than ``lag_seconds``. Default 60,
-    at most 90.
+    """For the case that more than a fifth of the pool's machines (and more than 5) vanish at once. Two lists without
+    these machines prove the loss if they begin at least this many seconds apart. 0 requires no more than
+    ``lag_seconds``. Default 60, at most 90.
 
     Before the proof no machine of the pool is created or deleted, and no loss is reported to HF, because one wrong list
     must not cost the grid. A loss that an event explains is reported at once.

@@ -122,8 +122,8 @@ class Server(Section):
     pages."""
     tls_cert: OptionalFile = None
     """File with the server's certificate and its chain (PEM). Needs ``tls_key``. A renewed certificate is used without
-    a restart. Without TLS, the token can be read on the network between reader and server. Default none, so without
-    TLS."""
+    a restart. Without TLS, the token can be read on the network between reader and server. Default none, so the server
+    does not use TLS."""
     tls_key: OptionalSecretFile = None
     """File with the private key of ``tls_cert`` (PEM), without a passphrase. Default none."""
 

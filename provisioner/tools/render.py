@@ -216,7 +216,7 @@ def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[st
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
         for name in disabled_requestors(json.loads(files[path].content), settings.instance):
             message = (
-                f"Requestor {name} is disabled in {path}: HostFactory asks {settings.instance} for no machine by it."
+                f"Requestor {name} is disabled in {path}: HostFactory requests no machine of {settings.instance} by it."
             )
             advice = f" To enable it, give it `enabled: true` below `requestors` in {file}, and keep the others there."
             yield message if name in disabled_by_settings else message + advice

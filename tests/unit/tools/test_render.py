@@ -246,8 +246,8 @@ def test_a_requestor_that_stays_disabled_is_named_each_time(tmp_path: Path, caps
     path = registered(tmp_path / "out", REQUESTORS, AS_SHIPPED)
     file = settings(tmp_path, templates=[TEMPLATE])
     message = (
-        f"Requestor symAinst is disabled in {path}: HostFactory asks demoinst for no machine by it. To enable it, give "
-        f"it `enabled: true` below `requestors` in {file}, and keep the others there."
+        f"Requestor symAinst is disabled in {path}: HostFactory requests no machine of demoinst by it. To enable it, "
+        f"give it `enabled: true` below `requestors` in {file}, and keep the others there."
     )
     for option, code in ((["--dry-run"], 1), ([], 0), (["--dry-run"], 0)):
         printed = called(capsys, file, "--out", tmp_path / "out", *option)
