@@ -77,7 +77,7 @@ class SimpleSource(SourceSettings):
         """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for another
         document.
 
-        A number for a template that is unknown, or for another one than the set template, is reported as unfit.
+        A number for an unknown template is reported as unfit.
         """
         if isinstance(document, Mapping):
             counts = {str(name): _count(value) for name, value in document.items()}
@@ -85,9 +85,8 @@ class SimpleSource(SourceSettings):
             raise SourceError(format_expected("an object {template: number}, because no template is set", document))
         else:
             counts = {self.template: _count(document)}
-        known = self.templates() or fleet.shapes.keys()
-        wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts and name in known}
-        unknown = {f"machines of the template {name}": number for name, number in counts.items() if number}
+        wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts}
+        unknown = {f"machines of the unknown template {name}": number for name, number in counts.items() if number}
         return Reading(wanted, None, unknown)
 
 

@@ -34,13 +34,13 @@ def failure(source: Source) -> str:
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def program(code: str, seconds: float = 30.0, template: str | None = "Small") -> Source:
-    return Command(argv=(sys.executable, "-c", code), template=template, timeout_seconds=seconds).open()
+def program(code: str, seconds: float = 30.0) -> Source:
+    return Command(argv=(sys.executable, "-c", code), template="Small", timeout_seconds=seconds).open()
 
 
 def test_a_program_prints_a_number_or_an_object() -> None:
     assert wanted(program("print(3)")) == {"Small": 3}
-    assert wanted(program("print('{\"Large\": 2}')", template=None)) == {"Large": 2}
+    assert wanted(program("print('{\"Large\": 2}')")) == {"Large": 2}
 
 
 def test_a_program_that_fails_is_a_failed_read() -> None:
@@ -125,8 +125,7 @@ def test_a_query_wants_machines_and_a_lost_target_is_no_zero(tmp_path: Path) -> 
         target.pages["/metrics"] = (200, 'jobs{template="Small"} 2.5\njobs{template="Large"} 4\n')
 
         def ask(query: str) -> Source:
-            template = None if query.startswith("sum by (template) (") else "Small"
-            return Prometheus(url=address, query=query, template=template).open()
+            return Prometheus(url=address, query=query, template="Small").open()
 
         def is_wanted(query: str, expected: Mapping[str, int]) -> bool:
             try:

@@ -52,7 +52,10 @@ def until_wanted(machines: int, **settings: object) -> Reading:
 
 def test_jobs_that_wait_for_resources_want_machines(queue: SlurmCluster) -> None:
     """The cluster allocates no memory (CR_CPU), so the jobs share machines by processors alone."""
-    assert read() == Reading({}, {"n1": 0.0}, {})
+    source, now = Slurm().open(), time.time()
+    for seconds, idle in ((0.0, {}), (30.0, {"n1": 30.0})):
+        fleet = Fleet(now + seconds, SMALL, {"n1": Running("Small", now - 60)})
+        assert source.read(fleet) == Reading({}, pytest.approx(idle), {})
     submit(queue, "-n", "4")
     assert until_wanted(1).idle == {}, "the node works"
     for number in range(1, 10):
@@ -70,6 +73,14 @@ def test_held_future_dependent_and_limited_jobs_want_nothing(queue: SlurmCluster
     waiting = submit(queue)
     until(lambda: "Resources" in queue.run("squeue", "-h", "-j", waiting, "-o", "%r"), 30, what="its reason")
     assert read().wanted == {"Small": 2}
+
+
+def test_jobs_count_if_all_nodes_are_down(queue: SlurmCluster) -> None:
+    """As after each fall to no machine: Slurm then has another reason for jobs that wait for nodes."""
+    queue.run("scontrol", "update", "nodename=n1", "state=down", "reason=test")
+    submit(queue, "-n", "4")
+    until_wanted(1)
+    assert "DOWN" in queue.run("squeue", "-h", "-o", "%R")
 
 
 def test_each_element_of_an_array_is_a_job(queue: SlurmCluster) -> None:

@@ -53,7 +53,7 @@ def output(document: object, template: str | None = "Small") -> Mapping[str, int
     ],
 )
 def test_a_number_is_rounded_up_and_belongs_to_the_set_template(document: object, expected: object) -> None:
-    assert output(document, None if isinstance(document, dict) else "Small") == expected
+    assert output(document) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,7 @@ def test_a_number_without_a_set_template_is_a_failed_read() -> None:
 def test_a_number_for_an_unknown_template_is_unfit() -> None:
     reading = Command(argv=("wanted",)).reading({"Smal": 3, "Old": 0, "Small": 1}, FLEET)
     assert reading.wanted == {"Small": 1}
-    assert reading.unfit == {"machines of the template Smal": 3}
-
-
-def test_a_number_for_another_template_than_the_set_one_is_unfit() -> None:
-    """The source decides about the set template alone, so that the number would be lost."""
-    reading = Command(argv=("wanted",), template="Small").reading({"Small": 3, "Large": 7}, FLEET)
-    assert (reading.wanted, reading.unfit) == ({"Small": 3}, {"machines of the template Large": 7})
+    assert reading.unfit == {"machines of the unknown template Smal": 3}
 
 
 def test_a_constant_is_wanted_at_any_time() -> None:
@@ -245,9 +239,8 @@ def series(value: str, **labels: str) -> dict[str, Any]:
 
 
 def result(document: Mapping[str, Any]) -> Mapping[str, int]:
-    number = read_query_result(document)
-    template = None if isinstance(number, dict) else "Small"
-    return Prometheus(url="http://prometheus:9090", query="jobs", template=template).reading(number, FLEET).wanted
+    settings = Prometheus(url="http://prometheus:9090", query="jobs", template="Small")
+    return settings.reading(read_query_result(document), FLEET).wanted
 
 
 @pytest.mark.parametrize(
