@@ -10,7 +10,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -75,8 +75,11 @@ class Scripts(HostFactory):
         self.failed: set[str] = set()
         """Machines that an answer has reported as failed."""
         self.launched: dict[str, float] = {}
-        self.readings: list[Reading] = [Reading({})]
-        """The successful readings of the source."""
+        self.idle: Mapping[str, float] = {}
+        """The idle machines of the last successful reading."""
+        self.wanted, self.zeros = Counter[str](), set[str]()
+        """The numbers that count, and the templates whose last successful reading was a first 0, which does not count
+        yet."""
         self.broken: list[str] = []
 
     def alive(self, template: str) -> int:
@@ -84,6 +87,13 @@ class Scripts(HostFactory):
         ids = [split[0] for name in self.returned | self.failed if (split := split_name("hf", name))]
         gone = Counter(self.counts[id_][0] for id_ in ids)
         return sum(count for of, count in self.counts.values() if of == template) - gone[template]
+
+    def note_reading(self, numbers: Mapping[str, int] | None) -> None:
+        """Note what the source says; None if it fails. A 0 counts if two reads agree and none fails in between."""
+        for template, number in (numbers or {}).items():
+            if number or template in self.zeros:
+                self.wanted[template] = number
+        self.zeros = {template for template, number in (numbers or {}).items() if not number}
 
     def _call(self, name: str, do: Callable[[], Any]) -> Any:
         """Make a call. The service may die before and after it, and the script may fail before or after its record."""
@@ -129,9 +139,8 @@ class Scripts(HostFactory):
             PROVISIONER, template, count, created_wall=self._world.wall(), rc_account=rc_account
         )
         self.counts[recorded.id] = template, count
-        wanted = max(reading.wanted.get(template, 0) for reading in self.readings[-2:])
-        if self.alive(template) > wanted:
-            self.broken.append(f"{self._world.now:.0f} s: {self.alive(template)} of {template} asked, {wanted} wanted")
+        if (alive := self.alive(template)) > (wanted := self.wanted[template]):
+            self.broken.append(f"{self._world.now:.0f} s: {alive} of {template} asked, {wanted} wanted")
         if rc_account != ACCOUNT:
             self.broken.append(f"{recorded.id} has the account {rc_account!r}")
         return recorded.id
@@ -140,11 +149,12 @@ class Scripts(HostFactory):
         return str(self._call("requestReturnMachines", partial(self._return_machines, names)))
 
     def _return_machines(self, names: Sequence[str]) -> str:
-        lost, idle = self._state.lost(names), self.readings[-1].idle or {}
+        lost = self._state.lost(names)
         for name in names:
             age = self._world.wall() - self.launched[name]
-            if name not in lost and name not in self.returned and (name not in idle or age < YOUNGEST):
-                self.broken.append(f"{self._world.now:.0f} s: {name} is {age:.0f} s old, idle: {name in idle}")
+            works = name not in self.idle and (name not in lost or lost[name].grace > 0)
+            if name not in self.returned and (works or (name not in lost and age < YOUNGEST)):
+                self.broken.append(f"{self._world.now:.0f} s: {name} is {age:.0f} s old, idle: {name in self.idle}")
         self.returned.update(names)
         return self._state.record_return(PROVISIONER, names, created_wall=self._world.wall()).id
 
@@ -183,11 +193,12 @@ class WithDemand(Provisioner):
 
     def _read(self, fleet: Fleet) -> Reading | SourceError:
         if self._world.now < STORM_SECONDS and self._chance.random() < 0.1:
+            self.scripts.note_reading(None)
             return SourceError("the scheduler does not answer")
         busy = random.Random(f"{self._world.now // 600}")
-        idle = {name: busy.random() for name in sorted(fleet.running) if busy.random() < 0.7}
-        self.scripts.readings.append(Reading(self._wanted, idle))
-        return self.scripts.readings[-1]
+        self.scripts.idle = {name: busy.random() for name in sorted(fleet.running) if busy.random() < 0.7}
+        self.scripts.note_reading(self._wanted)
+        return Reading(self._wanted, self.scripts.idle)
 
 
 def run(seed: int) -> WithDemand:
