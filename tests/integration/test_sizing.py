@@ -82,7 +82,7 @@ ROWS = [
             tuple(re.findall("`(.+?)`", asked_by)),
         ]
     )
-    for machines, cpu, memory, *room, asked_by in cells("what asks for it")
+    for machines, cpu, memory, *room, asked_by in cells("files that request this")
 ]
 VIRTUAL = [
     Virtual(machines, numbers(cpu)[1], numbers(memory)[1] * 2**20, *numbers(calls), *numbers(state))

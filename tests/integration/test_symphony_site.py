@@ -176,7 +176,8 @@ def test_machines_come_and_go_on_a_site_of_the_toolkit(tmp_path: Path, site: Sit
     looked = site.provisioner("render-hf", str(settings(tmp_path, site, sources)), "--dry-run")
     assert (looked.returncode, looked.stderr) == (1, "")
     assert (
-        f"Requestor symAinst is disabled in {site.requestors}: HostFactory asks gcpinst for no machine" in looked.stdout
+        f"Requestor symAinst is disabled in {site.requestors}: HostFactory requests no machine of gcpinst"
+        in looked.stdout
     )
     enabled = {"symAinst": {"enabled": True, "providers": [OURS]}, "admin": "REST_MANUAL"}
     done = site.provisioner("render-hf", str(settings(tmp_path, site, sources, requestors=enabled)))
