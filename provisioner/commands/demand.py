@@ -22,7 +22,7 @@ from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, find_store, open_states, settings
 from provisioner.demand.service import DemandService, PreviewedCalls, Report
-from provisioner.demand.settings import FILE, Demand, load, load_both
+from provisioner.demand.settings import FILE, load, load_both
 from provisioner.demand.slurm_power import SlurmPower
 from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import templates
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
     written, slurm = load_both(Path(directories.conf), provider)
-    demand = written or (Demand(sources={}) if slurm else load(Path(directories.conf) / FILE, provider))
+    demand = written or load(Path(directories.conf) / FILE, provider)
     prepare(around.ca_bundle)
     states, metrics = open_states(), DemandMetrics(CollectorRegistry())
     right: AbstractContextManager[Right] = _only_service(directories)

@@ -78,12 +78,14 @@ class Demand(Section):
 
 
 def load_both(directory: Path, provider: Provider) -> tuple[Demand | None, SlurmFile | None]:
-    """Return the settings in demand.yaml and in slurm.json; None for a file that does not exist. Raise ConfigError with
-    every mistake of a file, and TemplatesError for a slurm.json that is unusable as a whole."""
+    """Return the settings in demand.yaml and in slurm.json; None for a file that does not exist. If there is only
+    slurm.json, the first has no source. Raise ConfigError with every mistake of a file, and TemplatesError for a
+    slurm.json that is unusable as a whole."""
     slurm, problems = slurm_file.load(str(directory), [one.id for one in provider.templates if one.max_number])
     if problems:
         raise ConfigError(problems)
-    return load(directory / FILE, provider) if (directory / FILE).exists() else None, slurm
+    alone = Demand(sources={}, interval_seconds=10) if slurm else None  # a node of Slurm waits for its address
+    return load(directory / FILE, provider) if (directory / FILE).exists() else alone, slurm
 
 
 def load(path: Path, provider: Provider) -> Demand:

@@ -171,7 +171,8 @@ def parse_nodes(listing: str) -> Iterator[tuple[SlurmNode, Sequence[str]]]:
     """Yield the nodes in the output of ``scontrol --oneliner show nodes``, each with its partitions."""
     for line in filter(lambda line: line.startswith("NodeName="), listing.splitlines()):
         shown, _, reason = line.partition(" Reason=")
-        fields: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", shown))
+        # A comment at the end of the line may contain anything, so the first value counts.
+        fields: dict[str, str] = dict(reversed(re.findall(r"(\w+)=(\S*)", shown)))
         name, states = fields["NodeName"], frozenset(re.findall(r"[A-Z_]+", fields.get("State", "")))
         host, address = fields.get("NodeHostName", name), fields.get("NodeAddr", name)
         yield SlurmNode(name, states, host, address, reason), fields.get("Partitions", "").split(",")

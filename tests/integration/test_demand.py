@@ -202,3 +202,29 @@ def test_a_lost_intent_ends_the_step(site: StateDir, capsys: pytest.CaptureFixtu
     assert run(["demand", "--once"]) == 1
     assert "intent.json" in json.loads(capsys.readouterr().out)["problem"]
     assert not site.intent.exists()
+
+
+SCONTROL = """#!/bin/sh
+[ ! -e {directory}/silent ] || {{ echo Unable to contact slurm controller; exit 1; }}
+case $* in *show*) cat {directory}/nodes ;; *) echo "$*" >> {directory}/changes ;; esac
+"""
+
+
+def test_slurm_alone_needs_no_demand_yaml(
+    site: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = Path(os.environ["HF_PROVIDER_CONFDIR"])
+    assert run(["demand", "--once"]) == 2, "neither of the files is there"
+    template = wish(1)
+    (conf / "demand.yaml").unlink()
+    (conf / "slurm.json").write_text(json.dumps({"nodes": {"c1": template}}))
+    (tmp_path / "scontrol").write_text(SCONTROL.format(directory=tmp_path))
+    (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "nodes").write_text("NodeName=c1 State=DOWN+CLOUD+POWERED_DOWN Reason=ResumeTimeout reached\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert run(["demand", "--once"]) == 0
+    assert (tmp_path / "changes").read_text() == "update nodename=c1 state=RESUME\n"
+    (tmp_path / "silent").touch()
+    assert run(["demand", "--once"]) == 1
+    assert "Unable to contact slurm controller" in site.read_demand()["problem"]
+    assert capsys.readouterr().err.count("demand.yaml") >= 1

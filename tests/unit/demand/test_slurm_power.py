@@ -234,7 +234,7 @@ LISTING = (
     "NodeAddr=10.0.0.7 NodeHostName=hf-aaaaaaaaaa-000000 Version=22.05.8 State=DOWN*+CLOUD+POWERED_DOWN "
     "ThreadsPerCore=1 Partitions=grid,night  BootTime=None "
     "Reason=ResumeTimeout reached State=x [slurm@2026-11-27T20:40:00]\n"
-    "NodeName=c2 CoresPerSocket=1 State=FUTURE Partitions= BootTime=None\n"
+    "NodeName=c2 CoresPerSocket=1 State=FUTURE Partitions= BootTime=None Comment=was State=DOWN\n"
 )
 
 
@@ -248,7 +248,7 @@ def test_nodes_are_read_from_scontrols_lines() -> None:
         "ResumeTimeout reached State=x [slurm@2026-11-27T20:40:00]",
     )
     assert partitions == ["grid", "night"]
-    assert (two.host, two.address, none) == ("c2", "c2", [""])
+    assert (two.host, two.address, two.states, none) == ("c2", "c2", {"FUTURE"}, [""])
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------
