@@ -21,6 +21,8 @@ def main() -> None:
     if name.startswith("slurm_"):
         from hf_scripts.slurm_programs import PROGRAMS, make_document
 
+        while os.open(os.devnull, os.O_RDWR) <= 2:  # slurmctld closes the streams; no other file may get their numbers
+            pass
         code = run(name, make_document(arguments), os.environ, PROGRAMS)
     else:
         code = run(name, arguments, os.environ)

@@ -103,6 +103,10 @@ def test_slurms_programs_are_called_by_scripts_of_the_same_lines(hf: HostFactory
     (hf.conf / FILE).write_text('{"nodes": {"c1": "T1"}}')
     called = hf.run([str(SCRIPTS / f"{program}.sh"), "c1"])
     assert (called.code, called.err) == (0, "")
+    call = f"exec {SCRIPTS / program}.sh"
+    assert hf.run(["sh", "-c", f"{call} c1 0<&- 1>&- 2>&-"]).code == 0, "as slurmctld calls its programs"
+    assert hf.run(["sh", "-c", f"{call} 0<&- 1>&- 2>&-"]).code == 1
+    assert "expected one argument" in hf.log[-1]["problem"]
     assert hf.state.intent.exists() is (program == "slurm_resume")
     assert hf.log[-1]["command"] == program
     lines = (SCRIPTS / f"{program}.sh").read_bytes()

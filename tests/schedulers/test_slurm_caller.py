@@ -60,7 +60,7 @@ def test_a_node_that_never_registers_is_used_again() -> None:
     with CallingSlurm(resume_timeout=20) as slurm:
         slurm._follow_machines = lambda: None  # type: ignore[method-assign]  # no machine starts a slurmd
         slurm.submit("true", "-w", "c1")
-        slurm.until(lambda: "ResumeTimeout" in slurm.reason("c1"), 120, "the time-out")
+        slurm.until(lambda: "not resumed by ResumeTimeout" in slurm.daemons.logs(), 120, "the time-out")
         slurm.until(lambda: not slurm.running() and not slurm.nodes()["c1"].startswith("DOWN"), 120, "the next use")
 
 

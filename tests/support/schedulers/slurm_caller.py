@@ -200,7 +200,8 @@ class CallingSlurm:
     def describe(self) -> str:
         """Return what a failed test needs."""
         queue = self.daemons.run("squeue", check=False)
-        return f"{self.nodes()}\n{queue}\n{self.records.read()}\n{self.cloud.cloud()}{self.daemons.logs()}"
+        calls = "".join(path.read_text() for path in self.cloud.state.parent.rglob("*-provider.*.log"))
+        return f"{self.nodes()}\n{queue}\n{self.records.read()}\n{self.cloud.cloud()}{self.daemons.logs()}\n{calls}"
 
     def _follow_machines(self) -> None:
         running = self.running()
