@@ -112,21 +112,24 @@ class ClusterSource(SourceSettings):
         A template counts as no more than its largest machine without work, else jobs that fit HostFactory's file and no
         machine would ask for machines for ever.
         """
-        only = self.templates() or fleet.shapes.keys()
-        running = {name: machine for name, machine in fleet.running.items() if machine.template in only}
-        fleet = fleet._replace(running=running)
+        others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
+        running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}
+        shapes = {name: shape for name, shape in fleet.shapes.items() if name not in others}
+        fleet = self._with_real_shapes(Fleet(fleet.now, shapes, running))
         jobs, members = self.ask(fleet)
         for name, member in members.items():
             if member.cpus and not member.works:
                 template = running[name].template
                 self._largest[template] = tuple(map(max, self._largest.get(template, member[:3]), member[:3]))
-        shapes = {}
-        for name in filter(only.__contains__, fleet.shapes):
-            shape = fleet.shapes[name]
-            cpus, memory, gpus = map(min, shape[:3], self._largest.get(name, shape[:3]))
-            shapes[name] = Shape(cpus, memory, gpus, shape.attributes)
-        reading = pack(jobs, members, fleet._replace(shapes=shapes))
+        reading = pack(jobs, members, self._with_real_shapes(fleet))
         return reading._replace(idle=self._find_idle(members, fleet))
+
+    def _with_real_shapes(self, fleet: Fleet) -> Fleet:
+        shapes = dict(fleet.shapes)
+        for name in shapes.keys() & self._largest.keys():
+            cpus, memory, gpus = map(min, shapes[name][:3], self._largest[name])
+            shapes[name] = Shape(cpus, memory, gpus, shapes[name].attributes)
+        return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
         """Return the seconds for which each machine has been seen idle, in two reads or more: a single read may be of a

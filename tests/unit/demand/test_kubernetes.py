@@ -17,6 +17,7 @@ from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read
 from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from provisioner.model import ErrorClass
+from provisioner.names import NO_TEMPLATE
 
 NOW = 1_800_000_000.0
 SHAPES = {"Small": Shape(4, 16_000, 0, {}), "Gpu": Shape(8, 32_000, 2, {})}
@@ -215,6 +216,17 @@ def test_a_cluster_that_other_machines_join_counts_only_the_named_templates(list
     assert reading.unfit == {"0 CPUs, 0 MB, 1 GPUs": 1}
     lists.waiting = []
     assert Kubernetes(kubeconfig=kubeconfig).open().read(FLEET._replace(running=pilots)).wanted == {}
+
+
+@pytest.mark.parametrize("only", [(), ("Small",)])
+def test_a_machine_whose_template_was_lost_is_idle_if_it_has_no_work(
+    lists: Lists, kubeconfig: Path, only: tuple[str, ...]
+) -> None:
+    fleet = FLEET._replace(running={name: Running(NO_TEMPLATE, NOW) for name in ("hf-1-1", "hf-1-2")})
+    lists.nodes, lists.bound = [node("hf-1-1"), node("hf-1-2")], [bound()]
+    source = Kubernetes(kubeconfig=kubeconfig, only_templates=only).open()
+    source.read(fleet)
+    assert source.read(fleet._replace(now=NOW + 30)).idle == {"hf-1-2": 30}
 
 
 def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists, kubeconfig: Path) -> None:

@@ -269,6 +269,16 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     assert calls == ["nodes", "config", "squeue"] * 4
 
 
+def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template promises more processors than Slurm finds on its nodes."""
+    outputs = {slurm.CONFIG: "", slurm.NODES: node(), slurm.SQUEUE: line(shared="NO")}
+    monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: outputs[argv])
+    source, fleet = Slurm().open(), FLEET._replace(shapes={"Small": Shape(8, 16_000, 0, {})})
+    source.read(fleet)
+    reading = source.read(fleet)
+    assert (dict(reading.wanted), dict(reading.unfit)) == ({"Small": 1}, {})
+
+
 def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, outputs = [], {slurm.CONFIG: "SelectTypeParameters = CR_CPU", slurm.SQUEUE: line("cpu=1,mem=62.50G,node=1")}
     monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or outputs[argv])
