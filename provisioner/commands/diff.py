@@ -33,7 +33,7 @@ class View(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """The meaning of a ``View`` as a sentence."""
+    """A sentence that explains a ``View`` to the operator."""
 
     text: str
     differs: bool = True

@@ -117,8 +117,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment for the commands of the parts: this process's environment, with the directories that the
-    options name. Raises UsageError."""
+    """Return the environment in which doctor runs its commands, one for each part of its output: the environment of
+    this process, with the directories that the options name. Raises UsageError."""
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent

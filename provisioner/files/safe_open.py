@@ -24,8 +24,8 @@ CHANGES = 3
 that a try fails."""
 
 READS_LINKED = ContextVar("reads_linked", default=False)
-"""True while ``read_own`` accepts a file with several names, because a copy of a directory may share files with the
-original."""
+"""True while ``read_own`` accepts a file with hard links. A dump sets the value, because the files of a copied state
+directory may be hard links to the original's files."""
 
 
 class NoFileError(OSError):

@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
 
 
 class Polled(NamedTuple):
-    """The answers to the requests in a getRequestStatus call."""
+    """The answers for the requests that a getRequestStatus call names."""
 
     answers: Mapping[str, Answer | None]
     """Answers by id. An unknown id is left out. None: the request is recorded, but its answer is not published yet."""

@@ -80,7 +80,7 @@ class Deletion(NamedTuple):
     sent_at: float | None = None
     """Moment at which the latest delete was recorded, before the call."""
     first_sent_at: float | None = None
-    """Moment at which the first delete that was really sent was recorded."""
+    """Moment at which the first delete was recorded. A delete that was recorded but never sent does not count."""
     hindrance: Failure | None = None
     """The place's reason why the machine still exists: the delete was refused or had no effect."""
     is_stuck: bool = False
@@ -307,7 +307,8 @@ class Moment:
     wall: float = 0.0
     """Wall clock in epoch seconds. After a restart, the gap by this clock is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
-    """Uptime of the host. Within one boot, the uptime measures the gap of a restart even if the wall clock was set."""
+    """Uptime of the host. If the host has not booted since, the uptime measures the time of the loop's restart, even
+    if the wall clock was set."""
 
     @property
     def ahead(self) -> float:

@@ -23,8 +23,8 @@ DIRECTORY_MODE = 0o770
 
 
 def touch(path: str, content: bytes = b"") -> int:
-    """Set the file's modification time to the present by the file system's clock, and return it in ns. Create a missing
-    file. Raises OSError.
+    """Set the file's modification time to the present time of the file system's clock, and return this time in ns.
+    Create a missing file. Raises OSError.
 
     If there is content, the write of the content sets the time.
     """
@@ -37,7 +37,7 @@ def touch(path: str, content: bytes = b"") -> int:
 
 
 def probe_time(path: str, content: bytes = b"") -> int:
-    """Return the present time by the file system's clock in ns, from a file that is made and removed again. Raises
+    """Return the present time of the file system's clock in ns, from a file that is made and removed again. Raises
     OSError."""
     try:
         return touch(path, content)

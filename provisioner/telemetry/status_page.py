@@ -84,7 +84,7 @@ class Visit(NamedTuple):
 
     @property
     def find(self) -> str:
-        """Return the text that the reader has entered as a filter."""
+        """Return the text that the user of the page has entered as a filter."""
         return parse_qs(self.query).get("find", [""])[0].strip()
 
     def format_time(self, at: float | None) -> str:

@@ -125,7 +125,7 @@ class Place(ABC):
         return None
 
     def other_provisioner(self) -> Backend | None:
-        """Return the backend of a pool of the same name that belongs to another provisioner. Return None if two
+        """Return the backend of another provisioner's pool, which has the same name as ours. Return None if two
         provisioners cannot share a place."""
         return None
 

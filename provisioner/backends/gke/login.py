@@ -101,7 +101,7 @@ class Login:
             return self._reading.way.host
 
     def login(self) -> str:
-        """Return the files and the account of the credentials."""
+        """Return a text for the operator that names the files and the account of the credentials."""
         credentials = self._reading.credentials
         return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 

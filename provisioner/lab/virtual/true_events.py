@@ -160,8 +160,8 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the names of the machines that are in use from now on. If the names have changed, pass a new object,
-        because an object that was passed before counts as unchanged."""
+        """Set the names of the machines that are in use. If the names have changed, pass a new collection, because the
+        collection of the previous call counts as unchanged."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 

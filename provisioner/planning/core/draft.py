@@ -108,8 +108,8 @@ class Draft:
         self.distrusted: dict[str, Distrusted] = {}
         """Pools whose snapshot may not be acted upon."""
         self._slots: dict[str, dict[int, Slot]] = {}
-        """Slots by number, for each request whose slots the draft has changed; the same mappings as in the records
-        of ``requests``."""
+        """Slots by number, for each request whose slots the draft has changed. The records in ``requests`` contain the
+        same objects."""
 
     @property
     def deferred(self) -> Mapping[tuple[str, str, PendingReason], int]:

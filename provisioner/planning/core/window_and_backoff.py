@@ -178,8 +178,8 @@ def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) ->
 
 
 def _end_back_off(window: Window) -> Window:
-    """Return the window with its back-off ended. If early losses closed the window, only the wait ends, and the pool
-    gets one machine at a time until a machine outlives its first minutes."""
+    """Return the window with its back-off ended. If early losses closed the window, only the wait until the next create
+    ends, and the pool gets one machine at a time until a machine outlives its first minutes."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
     return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)

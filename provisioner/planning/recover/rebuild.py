@@ -48,8 +48,8 @@ from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
 from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
 MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
-"""Number of successive memories that have slot numbers of their own. The number is larger than the number of memories
-that can be lost while one request is open."""
+"""Number of times that memory can be rebuilt before a rebuilt memory uses the slot numbers of an earlier one. A request
+does not stay open long enough for so many losses of memory."""
 
 
 def make_first_memory(intent: Intent, limits: Limits, now: float, wall: float) -> Memory:

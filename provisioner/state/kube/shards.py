@@ -95,7 +95,7 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return each id under which a shard may have the request or a part of it, with the number of that shard."""
+        """Return the ids under which shards may have the request or its parts, each id with the number of its shard."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):
