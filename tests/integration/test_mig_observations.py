@@ -152,7 +152,7 @@ def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Be
     asked = len(zonal.cloud.requests)
     outcomes = zonal.create(1, 2)
     assert failures(outcomes) == [ErrorClass.THROTTLED] * 2
-    with pytest.raises(BackendError, match="Compute takes no more calls"):
+    with pytest.raises(BackendError, match="Compute accepts no more calls"):
         zonal.observe()
     assert len(zonal.cloud.requests) == asked
     until(lambda: not failures(zonal.create(1, 2)), 30, what="the next window")

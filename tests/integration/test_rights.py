@@ -25,6 +25,8 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.pubsub_events import EventStream, Judged, Worth
 from provisioner.backends.pubsub_subscription import CONSUME, subscription_findings
+from provisioner.demand.kubernetes import Kubernetes
+from provisioner.demand.sources import Fleet, Running
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator
@@ -47,6 +49,8 @@ GROUP = replace(QUICK_GROUP, delete=(0.0, 0.0), delete_spot=(0.0, 0.0), leave=(5
 """An instance that others delete is gone before anybody sees it stop."""
 NAME = f"hf-{REQUEST}-000000"
 """The machine of every situation."""
+FLEET = Fleet(0.0, {}, {NAME: Running("T", 0.0)})
+"""A machine of which a source of demand reads node and pods."""
 
 
 @pytest.fixture
@@ -65,6 +69,7 @@ def test_nothing_is_granted_that_is_never_called(
         for spec in (ZONAL, REGIONAL):
             life_in_a_group(cloud, spec)
         life_in_a_namespace(cloud, tmp_path)
+        assert Kubernetes(kubeconfig=cloud.kubeconfig).open().read(FLEET).wanted == {}
     call_by_name(tmp_path)
     life_of_a_subscription(monkeypatch)
     used = {rights.needed(call) for call in calls} - {""}
