@@ -92,6 +92,10 @@ class Prepared:
         for name in ("now.yaml", "then.yaml"):
             (self.directory / name).write_text(shown)
         (self.directory / "own.yaml").write_text(shown.replace("few:", "night:", 1))
+        source = "{kind: fixed, template: GkePod, machines: 1}"
+        Path(self.playground.environment["HF_PROVIDER_CONFDIR"], "demand.yaml").write_text(
+            f"sources: {{base: {source}}}\n"
+        )
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
         for documented, what in DOCUMENTED.items():
@@ -147,7 +151,7 @@ def is_runnable(command: Command) -> bool:
 
 NEEDS_MORE = {
     "dump", "restore", "explain", "render-hf", "replay", "pause", "resume", "drain", "cancel", "stop-all", "completion",
-    "simulator",
+    "simulator", "demand", "request", "return",
 }  # fmt: skip
 """Commands that a sentence names, and that are no call without arguments or an end."""
 
