@@ -137,28 +137,3 @@ def test_a_restore_of_requests_that_have_left_memory_ends_in_brakes_to_release(s
         reasons.append(brake(sim))
     assert reasons == [BrakeReason.INTENT_OLDER, BrakeReason.MEMORY_OLDER, None]
     sim.settle()
-
-
-def test_a_machine_whose_return_hf_gave_up_because_of_a_restore_is_named_to_hf_as_lost(sim: Simulation) -> None:
-    """HF polled the return before the loop latched the brake, and still lists the machines, which are gone."""
-    server, hosts = server_of(sim), sorted(sim.judge.hosts())
-    old = server.snapshot()
-    sim.return_all()
-    sim.run(300.0, 15)
-    server.restore(old)
-    sim.judge.note_lost_files(["intent", "memory", "status"])
-    assert sim.store.script().poll(sim.returns).answers == {}, "so HF gives the return up"
-    sim.run(30.0, 15)
-    sim.recover()
-    seconds = 0.0
-    while not (lost := sim.store.script().lost(hosts)):
-        sim.store.script().note_hosts(dict.fromkeys(hosts))
-        sim.run(60.0, 15)
-        assert (seconds := seconds + 60.0) < LIMITS.cancel_after_seconds + 300.0
-    assert sorted(lost) == hosts
-    again = sim.store.script().record_return(PROVISIONER, hosts, created_wall=sim.world.wall()).id
-    sim.run(60.0, 15)
-    answer = sim.store.script().poll([again]).answers[again]
-    assert answer is not None
-    assert answer.ended
-    assert not sim.store.script().lost(hosts)

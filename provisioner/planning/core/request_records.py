@@ -68,7 +68,7 @@ def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
         if return_record.is_trimmed and return_record.id not in intent.returns:
             del draft.returns[return_record.id]
             draft.wake_at(draft.now + SOON)  # the requests of the returned machines may leave now
-        elif return_record.is_trimmed or _return_may_leave(draft, return_record, activity):
+        elif return_record.is_trimmed or _is_expired(draft, return_record):
             if not return_record.is_trimmed:
                 draft.returns[return_record.id] = replace(return_record, is_trimmed=True)
             draft.forget.append(return_record.id)
@@ -83,13 +83,6 @@ def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
         return False
     draft.wake_at(since + draft.limits.retention_seconds)
     return draft.now >= since + draft.limits.retention_seconds
-
-
-def _return_may_leave(draft: Draft, record: ReturnRecord, activity: HfActivity) -> bool:
-    """Return whether a return may leave the files: after its retention time, or at once if HF has never asked for its
-    answer and still lists a machine of it. The machine then counts as lost, so that HF returns it again."""
-    is_unclaimed = record.reported_at is not None and record.id not in activity.read_ids
-    return _is_expired(draft, record) or (is_unclaimed and not activity.inventory.isdisjoint(record.names))
 
 
 def _may_leave(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:
