@@ -50,6 +50,13 @@ def test_each_command_has_a_call_and_says_what_its_exit_code_means() -> None:
         assert EXITS.search(section) or name in VERBS, name
 
 
+@pytest.mark.parametrize(
+    ("page", "most"), [("README.md", 1_000), ("docs/kubernetes-state.md", 1_500), ("docs/new-kind.md", 1_500)]
+)
+def test_the_first_page_of_a_reader_is_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text().split()) <= most
+
+
 def test_the_page_of_backups_names_the_version_in_which_the_state_is_written() -> None:
     assert f"`meta.state.schema`, now {SCHEMA})" in (ROOT / "docs" / "backup.md").read_text()
 
