@@ -28,6 +28,7 @@ UNAVAILABLE = {
     "needs task-spooler": "as Slurm",
     "needs Slurm": "Debian's packages in Debian 12's versions; a machine without root or Debian cannot install them",
     "needs Ray": "several hundred megabytes from PyPI, which a CI machine may refuse; make test-ray installs them",
+    "needs HTCondor (package condor)": "Debian 12 has no such package; a machine that has the daemons runs them",
     "needs PyPI's htcondor": "a package of HTCondor's libraries, for no part of ours; make test-schedulers installs it",
     "needs the Pub/Sub emulator": "a part of gcloud that its archive brings beside it, and Java",
 }
