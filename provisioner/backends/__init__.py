@@ -46,7 +46,7 @@ class Severity(StrEnum):
     """The severity of a finding."""
 
     NOTE = "note"
-    """A value that the loop read at a place that works, so that the operator can compare the value."""
+    """A value that the loop read at a working place, so that the operator can compare the value with the place."""
     WARNING = "warning"
     """The place works, with a drawback that the operator should know."""
     ERROR = "error"
@@ -62,7 +62,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of a pool's place with the way to fix it, or a note."""
+    """A problem of a pool's place, and the way to fix the problem; or a note."""
 
     pool: str
     severity: Severity
@@ -78,7 +78,7 @@ CAUSE_SECONDS = 300.0
 """Seconds for which a backend remembers why a machine ended. Every plan that needs the cause comes earlier."""
 
 SPOT_GRACE_SECONDS = 30.0
-"""Seconds between the preemption notice and the end of a Spot instance (Scheduling in the API's reference)."""
+"""Seconds between the preemption notice and the end of a Spot instance (API reference, Scheduling)."""
 
 MayStart = Callable[[], bool]
 """A function that is called before each call to a cloud. If it returns False, no new call may start, because the
@@ -113,16 +113,16 @@ class Backend(Protocol):
         If a machine with the identity of its slot exists already, this is a success. After the first error that
         ``stops_batch``, no further creates of the same template are tried, and the untried creates have no outcome.
 
-        ``is_repeated``: an earlier create may have been applied. If the machine may exist although the place does not
-        list it yet, the outcome is ambiguous, and the plan repeats the create later.
+        If a create has ``is_repeated``, an earlier create of the same name may have been applied. If the machine may
+        exist although the place does not list it yet, the outcome is ambiguous, and the plan repeats the create later.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Begin to delete the machines. If a machine does not exist, this is a success.
 
-        ``uid``: delete only the machine with this uid. Without a uid, delete the machine with this name and our
-        identity. ``adopted``: without a uid, delete the machine with this name, whoever owns it. ``force``: give the
-        machine no grace period, if this kind of place has grace periods.
+        The fields of a delete decide. With ``uid``, delete only the machine with this uid. Without ``uid``, delete the
+        machine with this name and our identity, or, with ``is_adopted``, the machine with this name, whoever owns it.
+        With ``is_forced``, give the machine no grace period, if this kind of place has grace periods.
         """
 
     def close(self) -> None:
@@ -145,8 +145,8 @@ class Sized(Protocol):
     """A backend that must ask its place for the size of its machines."""
 
     def size(self, seconds: float) -> MachineSize | None:
-        """Ask the place within ``seconds``. Return None if the place gives no size. Raise BackendError if the place
-        does not respond."""
+        """Return the size that the place names within ``seconds``; None if the place names no size. Raise BackendError
+        if the place does not respond."""
 
 
 @runtime_checkable
@@ -178,7 +178,7 @@ class Ended:
     uid: str
     """Uid of the machine; empty if its kind of place has no uids."""
     lost: bool
-    """True if the machine was reported to HF. False if it never ran, or ended before its request did."""
+    """True if the machine was reported to HF. False if the machine never ran, or ended before its request did."""
     cause: LossCause | None
     failure: Failure | None
 
@@ -188,8 +188,8 @@ class Recording(Protocol):
     """A backend whose place keeps records for operators, for example Kubernetes Events."""
 
     def record_ends(self, ends: Sequence[Ended]) -> None:
-        """Record these ends in the background and return at once. A record that the place refuses has no
-        effect."""
+        """Record these ends in the background and return at once. If the place refuses a record, the record is
+        dropped."""
 
 
 @runtime_checkable
@@ -197,7 +197,8 @@ class Rehearsing(Protocol):
     """A backend that can try the loop's calls at its place without an effect."""
 
     def rehearse(self, template: str) -> list[Finding]:
-        """Return why the place would refuse a machine of this template, and which rights we lack.
+        """Return findings: the reasons why the place would refuse a machine of this template, and the rights that we
+        lack.
 
         Raise BackendError if the place does not respond.
         """
@@ -217,8 +218,8 @@ class Measuring(Protocol):
     """A backend with metrics of its own."""
 
     def measures(self) -> Sequence[Measure]:
-        """Return the present values without a call to the place. Each scrape of the metrics calls this method in a
-        thread of the HTTP server."""
+        """Return the measures with their present values, without a call to the place. Each scrape of the metrics calls
+        this method in a thread of the HTTP server."""
 
 
 @runtime_checkable
@@ -226,4 +227,5 @@ class Checkable(Protocol):
     """A backend that can find settings of its place that will cause failures."""
 
     def check(self, seconds: float) -> list[Finding]:
-        """Ask the place within ``seconds``. Raise BackendError if the place does not respond."""
+        """Return the findings about the place. The calls may take ``seconds`` together. Raise BackendError if the place
+        does not respond."""

@@ -1,4 +1,5 @@
-"""A limit on the calls to one place in any window of time, and a pause after the place has refused a call as too many.
+"""A limit on the calls to one place in any window of time, and a pause after the place has refused a call because there
+were too many calls.
 
 Compute counts calls in fixed windows of 60 s that begin at unknown times. When calls exceed the quota, Compute refuses
 them with 403 ``rateLimitExceeded`` until the next window begins.

@@ -19,9 +19,9 @@ import urllib3
 import urllib3.connection
 
 IDLE_SECONDS = 5.0
-"""Seconds without a request after which a connection is made again, which takes milliseconds. A firewall may have
-forgotten an idle connection. The firewall then drops the packets silently, and the call waits for its whole
-time-out."""
+"""Seconds without a request after which a connection is replaced by a new one. A firewall may have forgotten an idle
+connection. The firewall then drops the packets silently, and the call waits for its whole time-out. A new connection
+costs only milliseconds."""
 
 CONNECT_SECONDS = 5.0
 """Seconds in which an address must accept a connection. After this time, the next address of the name is tried."""
@@ -47,7 +47,8 @@ LINE_BYTES = 4 << 20
 MB."""
 
 PAGE, MOST_PAGES = 500, 400
-"""Objects in a page, and pages in a list. Together they suffice for the pods of the largest GKE cluster."""
+"""Maximum number of objects in a page, and of pages in a list. These pages can hold the pods of the largest GKE
+cluster."""
 
 PIECE = 1 << 16
 """Bytes of a body that are read at once."""
@@ -71,7 +72,7 @@ class LargeBody(LargeResponse):
 
 
 class Allowance:
-    """The time and the bytes that a response has left."""
+    """The seconds and bytes that are left for a response."""
 
     def __init__(self, call: str, seconds: float | None, began: float) -> None:
         """Limit a response. ``call``: address, method and path for messages. ``began``: monotonic time at which the
@@ -135,7 +136,7 @@ class _Source(io.RawIOBase):
 
 
 class _Response(http.client.HTTPResponse):
-    """A response that reads no more than its allowance. The response may also be that of a proxy to CONNECT."""
+    """A response that reads no more than its allowance. A proxy's response to CONNECT is limited in the same way."""
 
     def __init__(self, allowance: Allowance, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         super().__init__(sock, *arguments, **options)

@@ -14,17 +14,17 @@ from collections.abc import Callable
 LEAST = 1
 FIRST = 16
 MOST = 32
-"""The smallest, the first and the largest limit of concurrent calls. An API server's throughput peaks at 16 to 32
-calls. More calls at once only make each call slower."""
+"""The smallest, the first and the largest limit of concurrent calls (``LEAST``, ``FIRST``, ``MOST``). An API server's
+throughput peaks at 16 to 32 calls. More calls at once only make each call slower."""
 
 QUICK_SECONDS = 0.25
-"""Seconds within which a response never counts as slow, even if an idle server is much quicker. This is a quarter of
-the second that Kubernetes allows itself for a call that changes something."""
+"""Seconds within which a response never counts as slow, even if an idle server is much quicker. The limit is a quarter
+of the second that Kubernetes allows itself for a call that changes something."""
 SLOW_MULTIPLE = 4.0
 """A response is slow if it takes longer than this multiple of the unloaded server's latency."""
 LATENCY_GROWTH = 1.05
 """Factor by which the remembered latency of the unloaded server grows in each round. A server that stays slower is not
-overloaded, so the remembered latency grows until it equals the server's."""
+overloaded, so the remembered latency grows until it equals the real latency."""
 HOLD_SECONDS = 10.0
 """Seconds after a 429 in which the limit does not grow. If the limit grew at once, a server with a fixed rate would
 refuse every tenth call."""
@@ -51,7 +51,8 @@ class Flow:
         self._growth_allowed_at = -math.inf
         """Monotonic time until which the limit does not grow."""
         self._unloaded: dict[str, float] = {}
-        """Seconds of the quickest recent responses, by kind of call, because a webhook may delay only creates."""
+        """Seconds of the quickest recent responses, by kind of call. The kinds are kept apart, because a webhook may
+        delay only creates."""
         self._round_began_at = -math.inf
         """Monotonic time at which this round began."""
         self._round_responses: list[tuple[str, float]] = []
@@ -110,7 +111,7 @@ class Flow:
 
 
 class Readings:
-    """Background readings of one subject. Any thread may ask for the next reading."""
+    """Readings of one subject in background threads, at most one at a time. Any thread may ask for the next reading."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -120,8 +121,10 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Call ``wanted``, and begin the reading that it returns, if any. Do nothing if a reading is under way, or if
-        the last reading began less than ``pause`` seconds ago."""
+        """Call ``wanted``. If it returns a function, run this function as the next reading in the background.
+
+        Do nothing if a reading is under way, or if the last reading began less than ``pause`` seconds ago.
+        """
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):
                 return

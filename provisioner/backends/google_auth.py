@@ -59,7 +59,7 @@ CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
 
 
 class _WholeResponses(HTTPAdapter):
-    """An adapter that reads each response to its end. It does not follow redirects and does not retry."""
+    """An adapter that reads each response to its end, does not follow redirects, and does not retry."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -86,8 +86,8 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session, clock: PlaceClock | None = None) -> Session:
-    """Limit the responses of a session, and of the requests that get its credentials. Return the same session.
-    ``clock``: reads the ``Date`` of each response."""
+    """Limit the time and size of the responses of a session, and of the token server that gives the session its
+    credentials. Return the same session. ``clock``: reads the ``Date`` of each response."""
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
@@ -140,8 +140,8 @@ def _one_line(error: Exception) -> str:
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
     """Google credentials that are read again for each new token, and when their file changes.
 
-    To read application-default credentials without a file may need the network, so they are read again only if they do
-    not get a token.
+    Application-default credentials without a file are read again only if they yield no token, because reading them may
+    need the network.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
@@ -162,7 +162,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
     @property
     def login(self) -> str:
-        """The account, if it is known, and the file of these credentials, for operators."""
+        """Return a text for operators that names the file of these credentials, and the account if it is known."""
         account = getattr(self.source, "service_account_email", None)
         source = str(self._files[0]) if self._is_read_always else "Google's application-default credentials"
         return f"account {account}, {source}" if account else source
@@ -227,7 +227,7 @@ class GoogleToken:
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request(clock)
 
     def login(self) -> str:
-        """Return the account, if it is known, and the file of the credentials."""
+        """Return a text for operators that names the file of the credentials, and the account if it is known."""
         return self._credentials.login
 
     def header(self) -> str:

@@ -21,12 +21,13 @@ class HostAddresses:
     """The addresses of hosts. Thread-safe."""
 
     def __init__(self, look_up: Callable[[str], str] = str) -> None:
-        """``look_up``: a function that returns the address or the full name of a host; by default the given name."""
+        """Store ``look_up``, a function that returns the address or the full name of a host (by default the given
+        name)."""
         self._look_up = look_up
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str, str]] = {}
-        """By host: the monotonic time until which the address is not looked up again, the address, and why there is
-        none."""
+        """By host: the monotonic time until which the address is not looked up again, the address (empty if unknown),
+        and a text that says why the address is unknown."""
         self._next_lookup_at = float("-inf")
         """Monotonic time of the next look-up. A failed look-up delays the next by its own duration, because all
         look-ups may be slow."""
@@ -42,8 +43,8 @@ class HostAddresses:
         return replace(machine, ip=ip, fingerprint=machine.fingerprint._replace(ip=ip))
 
     def _find(self, host: str) -> tuple[str, str]:
-        """Return the IP address of a host, and why there is none. If a look-up fails, return the address that was known
-        before."""
+        """Return the IP address of a host, and the reason if there is none. If there is an address, the reason has no
+        meaning. If a look-up fails, return the address that was known before."""
         now = time.monotonic()
         with self._lock:
             until, address, reason = self._known.get(host, (now, "", "the address of its host is not known yet"))

@@ -97,8 +97,8 @@ class Kind(ABC, Generic[SomePool]):
         return {}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the settings that make a pool use the embedded cloud at ``address``. They replace the pool's own
-        settings."""
+        """Return the settings that make a pool use the embedded cloud at ``address``. These settings replace the pool's
+        own settings."""
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:

@@ -14,18 +14,19 @@ UNKNOWN_USER = 401
 """HTTP status of a server that does not accept our credentials."""
 
 POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
-"""Words of an admission webhook and of a ValidatingAdmissionPolicy."""
+"""Words with which an admission webhook or a ValidatingAdmissionPolicy refuses a call."""
 
 _MISSING_RIGHT = re.compile(r"\bcannot [a-z*]+ resource \S+|\brequired ('[\w.]+' )?permission\b", re.IGNORECASE)
-"""Words of Kubernetes' authorizer and of Google's IAM. Refusals by admission and by quotas also have status 403, but
-other words."""
+"""Words with which Kubernetes' authorizer or Google's IAM names a missing right. Admission and quotas also refuse calls
+with status 403, but with other words."""
 
 _CERTIFICATE_TIME = re.compile(r"certificate (is not yet valid|has expired)")
 """Words of OpenSSL about a certificate that is not valid now."""
 
 
 def find_right(status: int, text: str) -> str | None:
-    """Return the words on the missing right; empty if the login itself is refused, None for any other failure."""
+    """Return the part of ``text`` that names the missing right; empty if the server refused the login itself, None for
+    any other failure."""
     if status == UNKNOWN_USER:
         return ""
     found = None if status != 403 or POLICY_WORDS.search(text) else _MISSING_RIGHT.search(text)
@@ -33,15 +34,17 @@ def find_right(status: int, text: str) -> str | None:
 
 
 class LoginRefusals:
-    """The refusals of one server. Each is explained, so that an operator corrects the login and not the machines."""
+    """The refusals of one server. Each refusal is explained, so that an operator corrects the login and not the
+    machines."""
 
     def __init__(self, clock: PlaceClock, login: Callable[[], str]) -> None:
-        """``login``: a function that returns the files and the account of the login."""
+        """Store the place's clock and ``login``, a function that returns a text with the files and the account of the
+        login."""
         self._clock, self._login = clock, login
 
     def blame_clock(self, error: BackendError) -> bool:
-        """If this host's clock is known to be wrong, name it in ``error`` as the cause of a failed login and return
-        True. If not, return False."""
+        """Name this host's clock in ``error`` as the cause of a failed login, if the clock is known to be wrong. Return
+        True if the clock was named."""
         failure, message = error.failure, clock_message(self._clock.ahead())
         if not message or not (failure.error is ErrorClass.DENIED or _CERTIFICATE_TIME.search(failure.text)):
             return False
@@ -49,8 +52,9 @@ class LoginRefusals:
         return True
 
     def explain(self, error: BackendError, status: int, advice: str = "") -> None:
-        """If the server refused the login or a right, add the likely cause to the error's text: this host's wrong
-        clock; else ``advice``; else the files and the account of the login."""
+        """Add advice to the text of a refusal. If the server refused the login, name the likely cause: this host's
+        wrong clock; else ``advice``; else the login itself. If a right is missing, name the login that needs the right.
+        Leave any other error unchanged."""
         failure = error.failure
         if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return

@@ -1,6 +1,6 @@
 """Rules for places that do not keep the names of machines unique: list before a create, and one machine of each name.
 
-A create that got no response may still take effect, so the create is repeated only once two lists lack its name.
+A create that got no response may still take effect, so the create is repeated only after two lists without its name.
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from provisioner.backends.call_batch import Call, run_calls
 from provisioner.model import Action, Create, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase
 
 Listed = TypeVar("Listed")
-"""The result of a list."""
+"""Content of a list, as the place's own code reads the list."""
 Job = TypeVar("Job", contravariant=True)
 """A job in a list of the place."""
 
 
 class UncertainCreates:
-    """The names whose creates may still take effect. ``lag``: minimum seconds between the two lists. Thread-safe."""
+    """The names whose creates may still take effect. ``lag``: minimum seconds between two lists that together prove
+    that a name is unused. Thread-safe."""
 
     def __init__(self, lag: float) -> None:
         self._lag = lag
         self._lock = threading.Lock()
         self._absent_since: dict[str, float] = {}
-        """Monotonic time of the first list without each name; infinite before that list."""
+        """Monotonic time of the first list without each name; infinite as long as there was no such list."""
 
     def note(self, name: str) -> None:
-        """Note that the create of this name has ended, and it is unknown whether it took effect."""
+        """Note that the create of this name has ended, but may still take effect."""
         with self._lock:
             self._absent_since[name] = math.inf
 
     def settle(self, name: str) -> None:
-        """Note that a list shows this name."""
+        """Note that a list shows this name, so that its create is no longer uncertain."""
         with self._lock:
             self._absent_since.pop(name, None)
 
@@ -58,8 +59,8 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now. If the list fails or may not start, return None and the outcomes of the actions,
-    because none of them is sent."""
+    """Return a list that begins now, and no outcomes. If the list fails, return None and an outcome with this failure
+    for each action, because none of the actions is sent. If the list may not start, return None and no outcomes."""
     found: list[Listed] = []
 
     def attempt() -> Mapping[str, Failure]:
@@ -77,11 +78,11 @@ def list_before(
 
 
 class Reader(Protocol[Job]):
-    """A reader of the place's jobs as machines of one pool."""
+    """The functions that read a place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is a machine of the pool. Either the job shows that it belongs to the pool, or it no
-        longer does and has the uid that ``sought`` has for its name."""
+        """Return True if the job shows that it belongs to the pool. A job that no longer shows this also counts if it
+        has the uid that ``sought`` has for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
         """Return how a job has ended; None if the machine still exists. The record of an ended job need not be

@@ -95,7 +95,7 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 
 
 def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
-    """Return the failure of a call. Its class is ``kind``, or DENIED if the proxy refuses our login.
+    """Return the failure of a call, with the class ``kind``, or with DENIED if the proxy refuses our login.
 
     With DENIED, the call is not repeated, because the proxy would refuse it again, and might lock the account.
     """

@@ -1,4 +1,5 @@
-"""Checks of the Pub/Sub subscription: it exists, we may read it, and it delivers only to its readers.
+"""Checks of the Pub/Sub subscription: it exists, we may read it, and it keeps its messages for readers instead of
+sending them elsewhere.
 
 Other readers of the subscription cannot be detected.
 """

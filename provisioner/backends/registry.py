@@ -23,8 +23,8 @@ GROUP = "provisioner.backends"
 """The group of entry points under which distributions register kinds."""
 
 BUILT_IN = {name: f"provisioner.backends.{name}.kind" for name in ("gke", "mig", "command", "slurm", "ray")}
-"""Module of each built-in kind, which has the attribute ``KIND``. The value is only a name, so that this module does
-not import the kinds."""
+"""Path of the module of each built-in kind; the module's attribute ``KIND`` is the kind. Only the path is stored, so
+that this module does not import the kinds."""
 
 
 def kind_names() -> list[str]:

@@ -73,7 +73,8 @@ def text(value: object) -> str:
 
 
 def seconds(value: Any) -> float:
-    """Return a duration. Raise TypeError or ValueError for any other value, and for a duration of centuries."""
+    """Return a duration in seconds. Raise TypeError or ValueError for any other value, and for a duration of
+    centuries."""
     duration = float(value)
     if not abs(duration) <= LONGEST_DURATION:
         raise ValueError(f"{duration} s are no duration")
@@ -82,7 +83,8 @@ def seconds(value: Any) -> float:
 
 @contextmanager
 def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
-    """Raise BackendError of the class ``odd`` if the structure of a response is not as documented.
+    """Translate the errors of the ``with`` block or decorated function: raise BackendError of the class ``odd`` if the
+    structure of a response is not as documented.
 
     After a call that changes something, ``odd`` is UNAVAILABLE, because the call may have had its effect.
     """

@@ -17,8 +17,8 @@ Items = TypeVar("Items")
 """The content of a list."""
 
 SHARED_PACE_PART = 0.5
-"""Fraction of the pace for which a list also serves other pools. So pools that observe at different times cost at most
-one more list."""
+"""Fraction of the pace for which a list also serves other pools. If pools observe at different times, at most two lists
+are made within a pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class SharedList(Generic[Items]):
         self._began_at = 0.0
         """Monotonic time at which the newest list began."""
         self._last_results: dict[str, Future[ListResult[Items]]] = {}
-        """The last list that each pool received."""
+        """The last list that each pool received, by pool. A list that failed counts as well."""
 
     @translated_errors()
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult[Items]:

@@ -1,4 +1,5 @@
-"""The command backend. A pool is the jobs with our names in the output of a scheduler's list command."""
+"""The command backend. A pool consists of the jobs with our names in the output of a scheduler's list command. If the
+list shows marks, each job must also have our mark: a text with provisioner, pool and request."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class CommandBackend:
         """Do nothing, because a command cannot be watched."""
 
     def close(self) -> None:
-        """End all waits for a free call, and start no further program."""
+        """End all waits for permission to start a program, and start no further program."""
         self._commands.close()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -98,7 +99,8 @@ class CommandBackend:
         return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
 
     def check(self, seconds: float) -> list[Finding]:
-        """Run the list command, and report how its first record was read. Raise BackendError if the command fails."""
+        """Return a note that shows how the first listed record was read, so that the operator can compare the record
+        with the place; empty if nothing is listed. Raise BackendError if the list command fails."""
         for records in self._read_list().values():
             shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
             text = f"its first job was read as {shown}: compare it with what the place shows"
@@ -157,7 +159,7 @@ class CommandBackend:
         return {}
 
     def _delete(self, delete: Delete, listed: RecordsByName) -> Mapping[str, Failure]:
-        """End all jobs of the delete's machine. If a job is gone already, this is a success."""
+        """End all jobs of the machine to delete. If a job is gone already, this is a success."""
         pool = self._settings
         for record in listed.get(delete.name, ()):
             if record.kind == "gone" and not pool.cleanup:
@@ -173,15 +175,16 @@ class CommandBackend:
         return {}
 
     def _is_own(self, record: Record) -> bool:
-        """Return True if the record's name has our shape, and the record has our mark (if the list shows marks)."""
+        """Return True if the record's name has the shape of our names and its mark names this pool. If the list shows
+        no marks, the name decides."""
         found = self._shape.fullmatch(record.name)
         if found is None or not self._settings.has_marks:
             return found is not None
         return record.mark == f"{self._mark}/{found['request']}"
 
     def is_shown(self, job: Record, sought: Mapping[str, str]) -> bool:
-        """Return True if the record is a machine of this pool by name and mark, or has the uid in ``sought`` although
-        the mark is gone."""
+        """Return True if the record is a machine of this pool by name and mark. A record without the mark is also such
+        a machine if ``sought`` has its uid."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Record) -> MachineEnd | None:
@@ -190,7 +193,7 @@ class CommandBackend:
         return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
 
     def machine(self, job: Record) -> Machine:
-        """Return a record as a machine."""
+        """Return the machine that a record describes."""
         before = self._machines.get(job.name)
         if job.kind == "unknown" and before is not None and before.fingerprint.uid == job.uid:
             return before
@@ -212,13 +215,14 @@ class CommandBackend:
         return self._addresses.locate(machine, host) if host else machine
 
     def _place_of(self, job: Record, created: int) -> tuple[str, int]:
-        """Return the host of a machine that runs, and the epoch seconds of its start."""
+        """Return the host of a running machine, and the epoch seconds at which the machine started."""
         host = job.address or host_name(job.host) or self._settings.list.host
         launched = self._epoch(job.started) or created or self._launched.setdefault(job.uid, int(time.time()))
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
-        """Return the failure of a waiting job if the setting ``reasons`` counts its reason as an error; None if not."""
+        """Return the failure of a waiting job if the setting ``reasons`` counts the job's reason as an error; else
+        None."""
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None
 

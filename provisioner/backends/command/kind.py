@@ -18,8 +18,8 @@ from provisioner.schema.validation import Problem, suggestion
 KNOWN = frozenset({"prefix", "user"})
 OF_CREATE = KNOWN | {"name", "template", "request", "mark"}
 OF_DELETE = KNOWN | {"name", "id"}
-"""Placeholders in all commands, in the create command, and in the delete command, in addition to the pool's
-variables."""
+"""Placeholders that a pool may use in addition to its own variables. ``KNOWN``: in all commands. ``OF_CREATE``: in the
+create command. ``OF_DELETE``: in the delete command."""
 LAST_JOB = (
     "expected arguments with {id}: without the id of a job, some schedulers end the last job of the user, or all jobs "
     "of a name"
@@ -43,8 +43,8 @@ class Command(Kind[CommandPool]):
         return partial(CommandBackend, provisioner=site.id, prefix=site.prefix)
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return the problems of arguments, variables, fields and states. If a setting has a wrong type, these are not
-        checked."""
+        """Return the problems of ``require_dns``, arguments, variables, fields and states. If a setting has a wrong
+        type, only ``require_dns`` is checked."""
         problems = []
         if body.get("require_dns"):
             problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))

@@ -1,6 +1,7 @@
 """The records in the output of a list command. No I/O, no clock.
 
-If a part of the output is not as declared, there is no list (law: a failed observation is not an empty observation).
+If any part of the output is not as declared, the whole output is refused (law: a failed observation is not an empty
+observation).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NEEDED = ("name", "id", "state")
 FIELDS = (*NEEDED, "host", "address", "reason", "created", "started", "mark")
 """Fields of a record that the settings may name."""
 CUT = "*"
-"""Character that LSF puts before a name that it has cut."""
+"""Character that LSF puts before a name that LSF has shortened."""
 
 
 class Record(NamedTuple):
@@ -41,7 +42,7 @@ class Record(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """Return the identity of the job: its id, and the time of its creation if the list shows it."""
+        """Return the identity of the job: its id, followed by the time of creation if the list shows this time."""
         return f"{self.id}.{self.created}" if self.created else self.id
 
 
@@ -154,5 +155,6 @@ def epoch(created: str, time_format: str | None) -> int:
 
 
 def host_name(text: str) -> str:
-    """Return the first host of ``QUEUE@HOST`` (Grid Engine), or ``4*HOST:HOST`` (LSF)."""
+    """Return the host in ``QUEUE@HOST`` (Grid Engine), the first host in ``4*HOST:HOST`` (LSF), or the text itself if
+    it is a plain name."""
     return re.split("[*@]", text.partition(":")[0])[-1]

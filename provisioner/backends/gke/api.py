@@ -27,9 +27,11 @@ from provisioner.backends.responses import MAX_CHARACTERS, class_of_status, word
 from provisioner.model import ErrorClass, Failure
 
 LIST_SECONDS = 300.0
-"""Seconds for all pages of a list. A server forgets the version of a list soon after."""
+"""Seconds for all pages of a list. Soon after this time, a server forgets the version of the list and refuses the
+remaining pages."""
 NOT_FOR_US = frozenset({403, 404, 405})
-"""HTTP statuses of a server that accepts our other calls: we lack a right, or a proxy passes only calls about pods."""
+"""HTTP statuses with which a call may be refused although the server accepts our other calls: we lack a right, or a
+proxy passes only calls about pods."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """Media type of a list with only the metadata of its objects."""
 
@@ -39,8 +41,8 @@ class KubeTimes:
     """Time limits of an API server's calls, in seconds."""
 
     call: float = 30.0
-    """Longest wait for a response. This is longer than a server waits for a slow admission webhook (10 s), and shorter
-    than a server's own limit for a request (60 s)."""
+    """Longest wait for a response. The limit is longer than a server waits for a slow admission webhook (10 s), and
+    shorter than a server's own limit for a request (60 s)."""
     silence: float = 90.0
     """Longest silence of a watch. Servers send a bookmark about every 60 s, so after a longer silence the stream is
     dead."""
@@ -69,7 +71,8 @@ _QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
-"""Texts about a namespace's quota: the quota is used up, counts resources that the pod spec lacks, or is new."""
+"""Error classes by texts about a namespace's quota: the quota is used up, counts resources that the pod spec lacks, or
+is new."""
 _OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
@@ -95,7 +98,7 @@ class Access(Protocol):
         """Return the server's present address."""
 
     def login(self) -> str:
-        """Return the files and the account of the credentials, for operators."""
+        """Return a text for the operator that names the files and the account of the credentials."""
 
     def note_rejection(self, way: Way) -> str:
         """Note that the server has rejected our credentials. Return advice for operators; empty unless the pool uses
@@ -108,7 +111,7 @@ class Access(Protocol):
 
 @dataclass(slots=True)
 class KubeApi:
-    """An API server."""
+    """The calls to one API server, with the limits and threads that its pools share."""
 
     access: Access
     times: KubeTimes = USUAL_TIMES
@@ -165,8 +168,8 @@ class KubeApi:
         return parse(content)
 
     def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
-        """Send a request. Return the open response. To read it raises an error of urllib3 if the server is silent for
-        too long."""
+        """Send a request. Return the open response. Reading the response raises an error of urllib3 if the server is
+        silent for too long."""
         reply, _ = self._request("GET", path, query, stream=True)
         return reply
 

@@ -1,4 +1,4 @@
-"""The gke backend. A pool is the pods of one provisioner in one namespace, all made from one pod spec."""
+"""The gke backend. A pool consists of the pods of one provisioner in one namespace, all made from one pod spec."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class GkeBackend:
         self._api = self._namespace.api
         self._list_after_time = -math.inf
         self._list_times: tuple[float, float] | None = None
-        """Begin of the list that observations use, as monotonic time and as loop time. The loop time is computed once
-        for each list."""
+        """Monotonic time and loop time at which the list behind the observations began; None without a watch or before
+        the first list. The loop time is computed only once for each list."""
         self._endpoint_identity = ""
         """Endpoint identity for ``Snapshot.endpoint_identity``. The identity was read after the list."""
 
@@ -77,15 +77,15 @@ class GkeBackend:
         self._namespace.watch(self._cache, wake)
 
     def list_after(self, when: float) -> None:
-        """Set the loop time after which a live watch must have listed the pods again."""
+        """Let a live watch list the pods again at ``when`` (loop time), unless its list began later than ``when``."""
         self._list_after_time = when
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once. It contains changes
-        by others at the latest when a silent stream counts as dead.
+        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once, and changes by others
+        at the latest when a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
@@ -145,7 +145,7 @@ class GkeBackend:
 
     @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
-        """Create a pod as a dry run, under a name that no machine has, and check the rights that the loop needs."""
+        """Return findings about our rights, and about a dry run that creates a pod under a name that no machine has."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
@@ -215,7 +215,7 @@ class GkeBackend:
         return {}
 
     def _send_delete(self, path: str, uid: str, more: Mapping[str, object]) -> None:
-        """Delete the pod with this uid. If it is gone or has another uid, this is a success."""
+        """Delete the pod with this uid at ``path``. If the path has no such pod, this is a success."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}, **more}
         try:
             self._api.send("DELETE", path, body=json.dumps(options).encode())

@@ -87,7 +87,8 @@ class Kubeconfig:
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value in the file, or the newer value from the file's auth-provider."""
+        """Return the value of the Authorization header from the file, or the newer value from the file's
+        auth-provider."""
         if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
@@ -126,7 +127,7 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any, clock: PlaceC
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
     """Fill ``configuration`` from a kubeconfig and return the credentials.
 
-    Plugins and token files are read by our own code, because the official client would read them only once and hide
+    Our own code runs plugins and reads token files, because the official client would read them only once and hide
     their failures. A server on plain HTTP gets no credentials.
     """
     merged = _read_merged(path)

@@ -24,8 +24,8 @@ PLUGIN_SECONDS = 30.0
 MOST_OUTPUT = 1 << 20
 """Maximum number of bytes that a plugin may print. A token has a few thousand bytes."""
 EARLY_SECONDS = 30.0
-"""Seconds before its expiry at which a token is renewed, or a quarter of its life if that is shorter. Tokens are
-renewed early, because a create that is refused for an old token costs a slot."""
+"""Seconds before the expiry of a token at which the token is renewed. If a quarter of the token's life is shorter, this
+quarter applies. Tokens are renewed early, because a create that is refused for an old token costs a slot."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 

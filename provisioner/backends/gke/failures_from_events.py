@@ -35,7 +35,7 @@ OF_A_NODE = (
     *("FailedMount", "FailedMapVolume", "FailedAttachVolume", "FailedPrepareDynamicResources"),
     *("NetworkNotReady", "FailedCreatePodSandBox", "FailedCreatePodContainer"),
 )
-"""Reasons of Events on pods that have a node. Kubelets and the controller that attaches volumes write them."""
+"""Reasons of the Events that kubelets, and the controller that attaches volumes, write on pods that have a node."""
 
 SYMPTOM = "Unable to attach or mount volumes"
 """Text of a FailedMount that names the missing volumes but not the cause. Kubelets repeat this text every two
@@ -48,9 +48,9 @@ place has no machines, for example ``GCE out of resources``, ``IP space exhauste
 FITS_NO_GROUP = re.compile(
     r"(?=.*insufficient )pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+"
 )
-"""Texts of NotTriggerScaleUp if every node group is too small or unsuitable for the pod. At least one group must be too
-small, because suitable groups may be missing in the message. The text about a group that only has to wait does not
-match."""
+"""Messages of NotTriggerScaleUp in which each node group is too small or unsuitable for the pod, and at least one group
+is too small. If no group were too small, the message would prove nothing, because it may leave out suitable groups. A
+message about a group that only has to wait does not match."""
 
 LARGER = "the pod fits no node that this cluster can add; correct its requests, or add a node pool with larger nodes: "
 """Advice for an operator, before the autoscaler's message."""
@@ -72,7 +72,7 @@ class PodEvents:
         self._readings = Readings(f"events {self._path}")
 
     def observe(self) -> None:
-        """Begin to read if pods have waited long enough and the pause is over. Return at once."""
+        """Begin to read if pods have waited long enough and the last reading is long enough ago. Return at once."""
         self._readings.begin(self._api.times.events, self._next_reading)
 
     def _next_reading(self) -> Callable[[], None] | None:
@@ -84,7 +84,7 @@ class PodEvents:
         self._readings.close()
 
     def _read(self, waiting: Collection[Wait]) -> None:
-        """Read the Events on these pods, and store their reasons in the caches."""
+        """Read the Events on these pods, and store in the caches why the pods wait."""
         stages = {wait.placed for wait in waiting}
         reasons = [*(OF_NO_NODE if False in stages else ()), *(OF_A_NODE if True in stages else ())]
         try:
@@ -106,8 +106,8 @@ class PodEvents:
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """Return the reason from the last Event on each of these pods. If a pod on a node has no Event, its reason is
-    ``NOT_PREPARED``."""
+    """Return for each waiting pod the reason in its newest Event. A pod on a node without an Event has the reason
+    ``NOT_PREPARED``. A pod without a node and without an Event is left out."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")
@@ -119,7 +119,8 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
 
 
 def _newest_event(events: Iterable[Event]) -> Event:
-    """Return the newest Event, unless an earlier Event says more."""
+    """Return the newest Event. A ``SYMPTOM`` that follows another Event, and a NotTriggerScaleUp that follows a
+    FailedScaleUp, do not count, because the earlier Event says more."""
     word: Event = {}
     for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)
@@ -136,7 +137,7 @@ def _last_time(event: Event) -> str:
 
 
 def _failure(event: Event) -> Failure:
-    """Return an Event as the reason why a pod does not run."""
+    """Return the failure that an Event describes: the reason why a pod does not run."""
     reason, message = str(event["reason"]), str(event.get("message") or "")
     error = _error_class(reason, message.lower())
     return Failure(error, words(f"{reason}: {LARGER if error is ErrorClass.INVALID else ''}{message}"))

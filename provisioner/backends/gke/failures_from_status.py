@@ -67,7 +67,7 @@ def failure(pod: Pod) -> Failure | None:
 
 def _end_failure(pod: Pod) -> Failure | None:
     """Return why a pod has ended: the reason in the pod's status or in its disruption condition; else the end of the
-    first container in the status that failed; else the end of the last container.
+    first failed container, in the order of ``containers``; else the end of the last container.
 
     A sidecar (an init container that is always restarted) is never the reason, because it is stopped after the other
     containers have ended.
@@ -88,7 +88,8 @@ def _end_failure(pod: Pod) -> Failure | None:
 
 
 def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Return why the pod has no node: gates block it, or no node fits. If the pod's gates were removed, return None."""
+    """Return why the pod has no node: gates block it, or no node fits. Return None if the gates are removed and only
+    the condition still names gates."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
         return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
@@ -109,7 +110,8 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return the last end of a container that was restarted and is not ready, because no other reason is known."""
+    """Return how a container failed before its last restart, if the container is not ready yet; None if there is no
+    such container. This failure is used if the pod's status shows no other reason."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):
@@ -130,4 +132,4 @@ def _make_failure(
 
 
 _shared = lru_cache(RECENT)(Failure)
-"""Return a failure. Pods with the same reason share one object."""
+"""Return a failure. Pods with the same failure share one object."""

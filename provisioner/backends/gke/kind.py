@@ -45,7 +45,7 @@ class Gke(Kind[GkePool]):
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return namespace and credentials. If no endpoint names the cluster, also return a kubeconfig."""
+        """Return the inherited namespace and credentials, and a kubeconfig if no endpoint names the cluster."""
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
@@ -53,7 +53,7 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the address as the endpoint, without cluster and login."""
+        """Return settings with the address as the endpoint, and without cluster and login."""
         return {"kubeconfig": None, "context": None, "ca_file": None, "credentials": None, "endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:

@@ -34,7 +34,7 @@ NO_DRY_RUN = "does not support dry run"
 
 
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
-    """Return the missing rights, and why the server would refuse a pod.
+    """Return findings about missing rights, and about the reason why the server would refuse a pod.
 
     ``attempt``: a function that sends the create of a dry-run pod. The function returns a message about fields that the
     server changed, or an empty text.

@@ -54,11 +54,11 @@ class Reading:
     way: Way
     credentials: Credentials
     files: Sequence[str | None] = ()
-    """Files whose content the reading contains. If a file changes, all are read again."""
+    """Files whose content the reading contains. If one of these files changes, all are read again."""
     signature: object = ()
-    """Signature of the files before they were read."""
+    """Key of the files' state, taken before the files were read (``signature`` in ``proxies_and_authorities``)."""
     login: str = ""
-    """The files with the credentials; empty for ``GoogleToken``, which names its file itself."""
+    """Text that names the files with the credentials; empty for ``GoogleToken``, which names its file itself."""
     problem: str = ""
     """Reason why certificate, key or certificate authorities are unusable, perhaps because a file is being replaced."""
 

@@ -147,7 +147,7 @@ def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
     """Return the machine of a pod that was read by its name at loop time ``now``. ``before``: the machine in the
-    previous snapshot; None if it was not there."""
+    previous snapshot; None if that snapshot did not contain the machine."""
     machine, ending = machine_of(pod)
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:
@@ -173,11 +173,12 @@ def alteration(asked: Pod, made: Pod) -> str:
 
 
 _shared = lru_cache(RECENT)(str)
-"""Return the same text as one shared object, because thousands of pods have the same time of creation."""
+"""Return the text as one object that all pods with this text share, because thousands of pods have the same time of
+creation."""
 
 
 def get_wait(machine: Machine) -> Wait | None:
-    """Return the wait of a pod that waits for a reason that only Events contain; None for any other pod."""
+    """Return the wait of a pod if only Events can contain the reason of the wait; None for any other pod."""
     if machine.phase is not Phase.PENDING or machine.failure is None:
         return None
     placed = machine.failure == NOT_PREPARED

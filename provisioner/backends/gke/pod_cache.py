@@ -46,20 +46,20 @@ class PodCache:
     def __init__(
         self, identity: Identity, resolver: Resolver | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Make an empty cache. With a ``resolver``, a machine runs only once its name resolves. ``clock``: monotonic
-        time."""
+        """Make an empty cache. With a ``resolver``, a machine counts as running only after its name has resolved.
+        ``clock``: monotonic time."""
         self.identity = identity
         self._resolver, self._clock = resolver, clock
         self._lock = threading.Lock()
         self._pods: dict[str, Machine] = {}
-        """Machines by name. They have no notices, because a notice contains loop time."""
+        """Machines by name, without their notices, because a notice contains loop time."""
         self._endings: dict[str, tuple[Ending, float]] = {}
-        """Pods that will end, each with the monotonic time at which this became known."""
+        """Announced ends of pods, each with the monotonic time at which the end became known, by name."""
         self._created: dict[str, int] = {}
         """Names of pods known only from the responses to our creates, each with the response's version."""
         self._causes: dict[str, tuple[LossCause | None, float]] = {}
-        """Causes of pods' ends, each with the monotonic time at which it became known, in the order of time. The cause
-        is None if a watch reported a pod as deleted that had not ended and was not terminating."""
+        """Causes of pods' ends, each with the monotonic time at which the cause became known, in the order of time. The
+        cause is None if the watch reported the pod as deleted while the pod neither had ended nor was terminating."""
         self._waits: dict[str, tuple[Wait, float]] = {}
         """Waiting pods by name, each with the monotonic time at which the wait began."""
         self._reasons: Mapping[Wait, Failure] = {}
@@ -68,8 +68,8 @@ class PodCache:
         self._dirty: set[str] = set()
         self._machines: Mapping[str, Machine] = {}
         self._strayed_view: tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]] | None = None
-        """Machines without the strayed machines, strayed machines, and the mapping of both, in the last snapshot that
-        had strayed machines."""
+        """The last snapshot that had strayed machines, as three mappings: the machines that have not strayed, the
+        strayed machines, and all machines. None if no snapshot had strayed machines."""
 
     def replace(self, readings: Iterable[Reading], version: str) -> bool:
         """Replace the pods by a complete list of this version. Return True if something has changed."""
@@ -154,10 +154,10 @@ class PodCache:
         return {name: sought[name] for name in sorted(names, key=lambda name: name not in strayed)[:MOST_ASKED]}
 
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
-        """Return all machines, also the strayed ones. If none has changed, return the same object as before.
+        """Return all machines, including strayed machines. If no machine has changed, return the same object as before.
 
         ``there``: the existing pods with the names in ``sought``, whoever owns them. ``sought``: the expected uid of
-        each name. A pod with our labels has not strayed: the cache has only missed an event.
+        each name. A pod with our labels that the cache lacks has not strayed: the cache has only missed an event.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
@@ -178,8 +178,8 @@ class PodCache:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that pods of these names do not exist. If a watch reported the end of such a pod without a cause, the
-        cause is that it was deleted without grace."""
+        """Note that pods of these names do not exist. If a watch reported the end of such a pod without a cause, set
+        the cause DELETED, because the pod was deleted without a grace period."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:
@@ -220,7 +220,7 @@ class PodCache:
             self._resolver.forget(name)
 
     def _advance(self, version: str) -> None:
-        """Note the version. Remove the pods that we created before it and that no event has shown: they are gone."""
+        """Note the version. Remove the pods that we created before this version if no event has shown them."""
         self._version = _number(version)
         for name in [name for name, created in self._created.items() if created <= self._version]:
             self._drop(name, LossCause.UNKNOWN)

@@ -16,12 +16,12 @@ from kubernetes.client import models
 from provisioner.schema.validation import suggestion
 
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(\w+)\]")
-"""The text in a model that gives the type of a field with a list or a mapping of objects."""
+"""Type of a model's field that contains a list or a mapping of other models, as the official client writes the type."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownField:
-    """A field that a pod does not have."""
+    """A field in a pod manifest that the type of its object does not have."""
 
     path: str
     """Path as an API server writes it: ``spec.containers[0].imag``."""

@@ -256,7 +256,7 @@ def _check_amount(value: object, path: str) -> None:
 
 
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the environment variables of all containers that have a value."""
+    """Yield, for all containers, the environment variables that have a value."""
     for _, container in _containers(spec):
         for variable in container.get("env") or ():
             if "value" in variable:
@@ -274,7 +274,7 @@ def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
 
 
 def _mapping_or_empty(written: object) -> Mapping[str, Any]:
-    """Return the mapping. For another type, which Kubernetes refuses, return an empty mapping."""
+    """Return ``written`` if it is a mapping. For another type, which Kubernetes refuses, return an empty mapping."""
     return written if isinstance(written, dict) else {}
 
 

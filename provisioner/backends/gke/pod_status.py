@@ -45,8 +45,9 @@ pod's own ``activeDeadlineSeconds`` has passed."""
 REFUSED_BY_KUBELET = re.compile(
     r"OutOf.+|.*AffinityError|Node(Affinity|Name|Ports)|TaintToleration|UnexpectedAdmissionError|InvalidNodeInfo"
 )
-"""Reasons with which a kubelet refuses a pod: also plug-ins of the scheduler and names of resources. A restarted
-kubelet may even refuse a running pod. Newer kubelets begin the message with ``REJECTED``."""
+"""Reasons with which a kubelet refuses a pod. Some are the names of scheduler plug-ins, and some contain the name of a
+resource (``OutOfcpu``). A restarted kubelet may even refuse a running pod. Newer kubelets begin the message with
+``REJECTED``."""
 REJECTED = "Pod was rejected: "
 
 LOST_CONTAINER = "ContainerStatusUnknown"
@@ -57,7 +58,7 @@ SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.
 """Taints and labels of GKE's Spot and preemptible nodes."""
 
 RECENT = 1024
-"""Number of values that are remembered, so that a value that many pods share is in memory only once."""
+"""Number of values that are remembered. A value that many pods share is then in memory only once."""
 
 
 def is_terminating(pod: Pod) -> bool:

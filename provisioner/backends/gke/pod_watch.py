@@ -99,7 +99,7 @@ class PodWatch:
                 stream.shutdown()
 
     def check(self, oldest: float = math.inf) -> float:
-        """Return when the caches' list began (monotonic time). Request a new list if it is older than ``oldest`` s.
+        """Return the monotonic time of the caches' list. If the list is older than ``oldest`` s, request a new list.
 
         Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
         observation).
@@ -142,7 +142,7 @@ class PodWatch:
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _list_or_resume(self) -> None:
-        """Resume the watch from the last version. List the pods if none is known, if it is too old, or on request.
+        """Resume the watch from the last version. List the pods if the version is unknown or too old, or on request.
 
         A list that is requested as a check is read in pages, because the server's stream or its cache may be wrong.
         """
@@ -159,7 +159,7 @@ class PodWatch:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def list_pods(self, pool: Identity | None = None) -> tuple[PodList, str]:
-        """Return a list of the pods of ``pool`` (None: all pools) and its version. Raise BackendError if it fails."""
+        """Return the list of the pods of ``pool`` (None: all pools), and its version. Raise BackendError on failure."""
         pods, version = PodList([pool]) if pool else self._caches.empty_list(), ""
         for page in self._api.pages(self._path, {"labelSelector": pool.selector if pool else self._selector}):
             items, version = page["items"], text(page["metadata"]["resourceVersion"])

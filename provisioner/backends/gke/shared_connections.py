@@ -1,5 +1,5 @@
-"""Connections, shared by the pools of a cluster. The watch and the reading and writing of Events, shared by the pools
-of a namespace."""
+"""Objects that pools share. The pools of a cluster share connections. The pools of a namespace share a watch, and the
+reading and writing of Events."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Namespace:
             self._watch.start()
 
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
-        """Make sure that the cache is complete and current, by the watch, or by a list if there is no watch. Raise
-        BackendError if it is not.
+        """Make the cache complete and current, by the watch, or by a list if there is no watch. Raise BackendError if
+        this fails.
 
         Return the monotonic time at which the watch's list began; None if there is no watch. With a watch, the Events
         of waiting pods and the names of Spot nodes are read in the background. ``oldest``: age in seconds at which the
@@ -91,7 +91,7 @@ class Namespaces:
         """Return the namespace of a pool, after ``cache`` has joined it. A namespace whose watch has begun is replaced
         by a new object, because the list of the begun watch lacks the pool's pods.
 
-        ``connect``: a function that connects to the pool's cluster. It is called for the first pool of a cluster.
+        ``connect``: a function that connects to the pool's cluster, and is called only for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

@@ -16,7 +16,7 @@ for now."""
 
 
 def unknown(_: str) -> None:
-    """Return None, so that the pod's own spec decides."""
+    """Return None for every node, so that the pod's own spec decides whether Google may preempt the node."""
 
 
 class PodList:

@@ -1,8 +1,8 @@
 """The nodes that Google may preempt, by their labels. The labels are read when a pod runs on a node that is not known
 yet.
 
-A compute class may choose Spot nodes without any field in the pod. The result only shows the cause of a machine's end,
-and is never state.
+A compute class may choose Spot nodes although no field of the pod shows this choice; only the node's labels show it.
+The labels are used only to name the cause of a machine's end, and are not stored.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class SpotNodes:
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:
-        """Yield the names of all Spot nodes. Each label needs a list of its own, because a selector can name only
-        one."""
+        """Yield the names of all Spot nodes. Each label needs a list of its own, because a selector with two labels
+        finds only nodes that have both."""
         for selector in sorted(SPOT_SELECTORS):
             nodes = self._api.items(PATH, {"labelSelector": selector}, accept=METADATA)
             yield from (str(node["metadata"]["name"]) for node in nodes)

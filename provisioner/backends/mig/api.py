@@ -1,9 +1,9 @@
-"""The calls to the Compute API of one project: raw JSON, and lists with field masks that are either complete or fail.
+"""The calls to the Compute API of one project: raw JSON, and lists with field masks. A list is complete or fails.
 
 The typed client takes a second and 140 MB to import, and takes eighteen times the processor time for the same lists.
 
-A call raises BackendError if its response has an unexpected structure. A list also does so if a page fails or a part of
-the list is unreachable.
+A call raises BackendError if its response has an unexpected structure. A list also raises BackendError if a page fails
+or a part of the list is unreachable.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ PARTIAL_SUCCESS, LIST_OVERHEAD_QUOTA_EXCEED (filtered items "can't be retrieved"
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Seconds between two waits for an operation. The pause is needed because a wait of an overloaded Compute may fail or
-end at once."""
+"""Longest pause in seconds between two waits for an operation. The pause is needed because a wait of an overloaded
+Compute may fail or end at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ USUAL_TIMES = ComputeTimes()
 
 
 class ComputeApi:
-    """The calls of one project. Several threads use it at once."""
+    """The calls of one project. Thread-safe."""
 
     def __init__(
         self,
@@ -138,8 +138,8 @@ class ComputeApi:
         return _by_name(self._pages("GET", path, "items", INSTANCE_FIELDS, deadline, kind, filter=named))
 
     def preemptions(self, zone: str, deadline: float) -> list[Json]:
-        """Return the newest operations of a zone by which Google preempted instances. One page is read, for all
-        groups."""
+        """Return the newest operations of a zone by which Google preempted instances of any group. Only the first page
+        is read."""
         params = {"filter": PREEMPTED, "orderBy": "creationTimestamp desc", "maxResults": str(PAGE)}
         path = f"{self._project}/zones/{zone}/operations"
         page = self._call("GET", path, {"fields": OPERATION_FIELDS, **params}, deadline, "compute#operationList")
@@ -171,8 +171,8 @@ class ComputeApi:
             return None  # The request was accepted, even if its result cannot be read.
 
     def finished(self, location: str, name: str) -> Json | None:
-        """Wait for an operation for up to ``times.admission`` seconds. Return it once it is DONE; None if it is not
-        DONE in time or is unreadable."""
+        """Return an operation once it is DONE; None if it is unreadable or not DONE within ``times.admission``
+        seconds."""
         path = f"{self._project}/{location}/operations/{name}/wait"
         deadline = time.monotonic() + self.times.admission
         pause = FIRST_PAUSE

@@ -80,7 +80,8 @@ class MigBackend(GroupInspection):
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return the members whose names have our shape, and the sought instances that have left the group.
 
-        If the previous observation began less than ``LEAST_PACE_PART`` of the pace ago, wait first.
+        If the previous observation began less than ``LEAST_PACE_PART`` of the pace ago, wait until that time has
+        passed.
         """
         self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
         self._next_observation_at = time.monotonic() + LEAST_PACE_PART * self.pace
@@ -109,7 +110,8 @@ class MigBackend(GroupInspection):
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Remove the names from the group. The group then deletes their instances and lowers its target size.
 
-        A delete succeeds if the group accepts it, does not have this instance, or is already deleting it.
+        A delete succeeds if the group accepts the delete, lacks the instance to delete, or is already deleting that
+        instance.
         """
         # Only names of our shape and adopted machines are deleted (law: no machine is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.is_adopted or self._project.is_ours(delete.name)}
@@ -156,8 +158,8 @@ class MigBackend(GroupInspection):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, names: Sequence[str]) -> Mapping[str, Failure]:
-        """Send one createInstances. A response means that Compute has accepted the request. If its result is late,
-        observations read it."""
+        """Send one createInstances. A response means that Compute has accepted the request. If the result of the
+        request is late, observations read the result."""
         api, key = self._project.api, request_key(self._settings.identity, names)
         self._observer.expect_change()
         try:

@@ -94,7 +94,8 @@ def read_member(item: Json, zone: str) -> Member:
 
 
 def read_instance(item: Json, *, ipv6: bool = False) -> Instance:
-    """Return an instance from the masked fields. If ``ipv6`` is true, its address may be an IPv6 address."""
+    """Return the instance of an entry of instances.list. If ``ipv6`` is true, an instance without an IPv4 address has
+    its IPv6 address in ``ip``."""
     network = (item.get("networkInterfaces") or [{}])[0]
     access = (network.get("accessConfigs") or [{}])[0]
     outside = (network.get("ipv6AccessConfigs") or [{}])[0]
@@ -144,13 +145,13 @@ def count_members(group: Json) -> int:
 
 
 def count_resting(group: Json) -> int:
-    """Return the number of members without a current action, which therefore run."""
+    """Return the number of members without a current action. Such members run."""
     return int((group.get("currentActions") or {}).get("none", 0))
 
 
 def spec(group: Json) -> str:
-    """Return the instance templates in use. An instance template never changes and can only be replaced, so the
-    template's name identifies its content."""
+    """Return a text that names the instance templates in use. An instance template never changes and can only be
+    replaced, so its name identifies its content."""
     urls = [text(version.get("instanceTemplate", "")) for version in group.get("versions") or []]
     urls = urls or [text(group.get("instanceTemplate", ""))]
     return ",".join(url.partition("/projects/")[2] or url for url in urls)

@@ -169,8 +169,8 @@ def _update_policy_message(pool: MigPool, update: Json) -> str:
 
 
 def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
-    """Return the message about redistribution; empty if the group does not redistribute. Only regional groups of shape
-    EVEN redistribute (by default: PROACTIVE)."""
+    """Return the message about redistribution; empty if the group does not move machines between zones. A group does so
+    if it is regional, has the shape EVEN, and its instanceRedistributionType is not NONE (default: PROACTIVE)."""
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -231,7 +231,8 @@ class Problems:
         self._deleted_by_others: dict[str, float] = {}
         """Running members that others have deleted, each with the monotonic time until which the delete is reported."""
         self._deleted_because = ""
-        """The cause of the newest of these deletes, if the group shows it; else ``NO_SETTING``."""
+        """Cause of the newest delete by others, as a text for operators: the autoscaler, the group's other problems, or
+        ``NO_SETTING``."""
         self._strayed_names: set[str] = set()
         """Former members that still run."""
         self.texts: tuple[str, ...] = ()
@@ -252,9 +253,10 @@ class Problems:
     def note_deletes(
         self, before: Mapping[str, Observed], after: Mapping[str, Observed], group: Json, deadline: float
     ) -> None:
-        """Note members that others deleted between two observations, and what may have deleted them.
+        """Note members that others deleted between two observations, and the likely cause of the deletes.
 
-        ``after``: without the members that we asked the group to delete. ``group``: the group's settings at that time.
+        ``after``: the machines without those that we asked the group to delete. ``group``: the group's settings in the
+        observation ``after``.
         """
         ran = {name for name, seen in before.items() if seen.machine.phase is Phase.RUNNING}
         if deleted := [name for name in ran & after.keys() if after[name].machine.cause is LossCause.DELETED]:

@@ -3,8 +3,8 @@
 The two lists are read one after the other, and each may be late. A machine counts as running only if both entries show
 this, and as ending if one entry shows this.
 
-``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): its
-state and addresses.
+``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): the
+instance's state and addresses.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from provisioner.backends.mig.compute_fields import Instance, Json, Member, epoc
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 GRACE_SECONDS = 120.0
-"""Seconds that a stop or delete takes without a preemption, whoever asked for it (Scheduling in the API's
-reference)."""
+"""Seconds that a stop or delete takes without a preemption, whoever asked for it (API reference, Scheduling)."""
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
@@ -138,7 +137,8 @@ def _failure(
 
 
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
-    """Return a failure for a state that this version does not know, or for REPAIRING, which may last for any time."""
+    """Return a failure for a state that this program does not know, or for REPAIRING, which may last for any time; None
+    for any other state."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         no_address = Failure(ErrorClass.OTHER, "The instance runs, and has no address.")
         return Failure(ErrorClass.INVALID, IPV6_ONLY) if instance.ipv6 else no_address

@@ -108,8 +108,8 @@ class GroupInspection:
     def _check_resource(
         self, findings: Callable[[MigPool, Json], Iterator[Finding]], url: str | None, deadline: float
     ) -> list[Finding]:
-        """Return what ``findings`` yields for the resource at ``url``, to which the group refers; empty if ``url`` is
-        None."""
+        """Return the findings that ``findings`` yields for the resource at ``url``, to which the group refers; empty if
+        ``url`` is None."""
         if not url:
             return []
         path = "projects/" + url.partition("/projects/")[2]

@@ -1,7 +1,8 @@
 """Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
 
 All pools of the project share these two kinds of lists. The members of the group, with the group's action on each, are
-listed only if the group may have changed since the last observation, by what the shared lists show.
+listed in each observation, unless the shared lists prove that the group is unchanged. The members of an unchanged group
+are listed every ``MEMBERS_SECONDS``.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ class GroupObserver:
     """The observer of one group. The observer keeps the previous observation, and makes one observation at a time."""
 
     def __init__(self, pool: MigPool, project: Project, check: Callable[[Json, float], list[Finding]]) -> None:
-        """``check``: a function that returns the findings about the group's autoscaler."""
+        """Store the settings. ``check``: a function that returns the findings about the group's autoscaler."""
         self._pool, self._project = pool, project
         self._resolver = Resolver() if pool.require_dns else None
-        """If there is a resolver, a machine counts as running only once its name resolves."""
+        """The resolver of machine names; None if names need not resolve. With a resolver, a machine counts as running
+        only after its name has resolved."""
         self._seen: Mapping[str, Observed] = {}
         self._machines: Mapping[str, Machine] = {}
         self._zones: frozenset[str] = frozenset()
         self._spec = ""
         self._last_member_names: Set[str] = frozenset()
-        """Our names that were members in the last list."""
+        """Names of ours that the last list of members contained."""
         self._listed_at = float("-inf")
         self._restless_until = float("-inf")
         self._asked_to_delete: set[str] = set()
@@ -67,7 +69,8 @@ class GroupObserver:
         """Sought instances of ours that have left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members in each observation until the lists must show the effect of a call to the group."""
+        """List the members in each observation for as long as the lists may be too late to show the effect of a call to
+        the group. ``deleted``: names that the call asks the group to delete."""
         self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
@@ -178,7 +181,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return the sought names that belong to instances of another group or of none."""
+        """Return the sought names that belong to instances of another group, or to instances outside any group."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -202,10 +205,10 @@ class GroupObserver:
         return members
 
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
-        """If the list lacks some of the group's members, return how many the group counts; else 0.
+        """Return the number of members that the group counts if the list lacks some of them; else 0.
 
-        A complete list has all members that run. It may be empty only if the group counts no members, or if no member
-        was listed before.
+        A complete list has all members that run, and is empty only if the group counts no members or no member was
+        listed before.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
@@ -231,7 +234,7 @@ class GroupObserver:
         return self._machines
 
     def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
-        """Return the machine, as pending while its name does not resolve."""
+        """Return the machine. While its name does not resolve, return a running machine as pending."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
@@ -247,8 +250,8 @@ def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set
 
 
 def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Return the instances that have a sought uid and are no longer members, in the form of members that are
-    leaving."""
+    """Return the instances that have a sought uid and are no longer members, by name, as members with the action
+    ABANDONING."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()

@@ -25,8 +25,8 @@ Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
-    """A project, the calls to it with one set of credentials, and the rule which names in it are ours. No call is made
-    unless a method asks for it."""
+    """A project: the calls to it with one set of credentials, and the rule that decides which names in the project are
+    ours. No call is made unless a method needs it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """Prepare the connections. ``pool``: any pool of the project that uses these credentials."""

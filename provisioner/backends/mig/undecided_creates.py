@@ -30,7 +30,7 @@ class _Undecided:
 
 
 class UndecidedCreates:
-    """The undecided creates of one group. Several threads use it at once."""
+    """The undecided creates of one group. Thread-safe."""
 
     def __init__(self, lag: float) -> None:
         """Store no creates yet. ``lag``: seconds by which the lists of the group may be late."""

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 Seen = Mapping[str, Observed]
 """The machines of an observation, by name."""
 Read = Callable[[str, float], Iterable[Json]]
-"""A function that returns the newest preemptions in a zone. Its second argument is its deadline, as monotonic time."""
+"""A function that returns the newest preemptions in a zone. The second argument is the function's deadline, as
+monotonic time."""
 
 READ_SECONDS = 5.0
 """Seconds to wait for a zone's operations. An observation must not wait long for a cause."""

@@ -1,1 +1,1 @@
-"""The kind ``ray``: pilots as jobs of a Ray cluster, by its Jobs API."""
+"""The kind ``ray``: machines as jobs of a Ray cluster, by its Jobs API."""

@@ -27,7 +27,7 @@ Ray's errors have status 500, so only the text distinguishes them."""
 
 
 class RayApi:
-    """The dashboard of a cluster's head. Thread-safe."""
+    """The Jobs API of one Ray cluster, at the dashboard of the cluster's head. Thread-safe."""
 
     def __init__(self, pool: RayPool, seconds: float = CALL_SECONDS) -> None:
         """Prepare the calls. Raise BackendError if the file of certificate authorities (``ca_file``) cannot be used."""
@@ -63,8 +63,8 @@ class RayApi:
         self._call("POST", JOBS, body)
 
     def stop(self, name: str) -> None:
-        """Stop a job: Ray sends SIGTERM, and SIGKILL seconds later. If the job has ended or does not exist, this is a
-        success."""
+        """Stop a job: Ray sends SIGTERM, and SIGKILL some seconds later. If the job has ended or does not exist, this
+        is a success."""
         self._on_job("POST", name, "/stop")
 
     def forget(self, name: str) -> None:

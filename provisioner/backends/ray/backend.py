@@ -1,5 +1,5 @@
-"""The ray backend. A pool is the jobs of one cluster that have our mark, an entry in the job's metadata. A job has the
-name of its machine."""
+"""The ray backend. A pool consists of the jobs of one cluster that have our mark, an entry in the job's metadata. A job
+has the name of its machine."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ class RayBackend:
         return self._api.clock.ahead()
 
     def is_shown(self, job: Document, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is a machine of this pool by name and mark, or has the uid in ``sought`` although the
-        mark is gone."""
+        """Return True if the job is a machine of this pool by name and mark. A job without the mark is also such a
+        machine if ``sought`` has its uid."""
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return the end of a job without our mark; None if it runs or is ours. A job of ours counts as a machine until
-        its record is deleted."""
+        """Return the end of a job that has ended and lacks our mark; None for any other job. A job with our mark counts
+        as a machine until its record is deleted."""
         return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:
@@ -212,7 +212,8 @@ def _mark(job: Document) -> str:
 
 
 def _uid(job: Document) -> str:
-    """Return the identity of a job. A later job of the same name has another time of start."""
+    """Return the identity of a job: its name and the time of its start. A later job of the same name starts at another
+    time."""
     return f"{job['submission_id']}.{job['start_time']}"
 
 
@@ -221,9 +222,10 @@ def _cause(job: Document) -> LossCause:
 
 
 def _failure(job: Document) -> Failure | None:
-    """Return why a job has ended. Ray's message quotes the job's output after a comma.
+    """Return why a job has ended, from Ray's message without the job's output; None for a success.
 
-    Ray also ends jobs that have waited for resources for RAY_JOB_START_TIMEOUT_SECONDS.
+    If Ray ended the job because it had waited for resources for RAY_JOB_START_TIMEOUT_SECONDS, the failure is a
+    STOCKOUT.
     """
     if job["status"] == "SUCCEEDED":
         return None

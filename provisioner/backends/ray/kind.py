@@ -31,7 +31,7 @@ class Ray(Kind[RayPool]):
         return lambda pool: RayBackend(pool, RayApi(pool), provisioner=site.id, prefix=site.prefix)
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem for ``require_dns``."""
+        """Return a problem if ``require_dns`` is set."""
         text = "jobs have no host names of their own; leave it out"
         return [Problem("", "require_dns", text)] if body.get("require_dns") else []
 

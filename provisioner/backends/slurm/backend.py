@@ -1,4 +1,4 @@
-"""The slurm backend. A pool is the jobs of one user in one partition, all made from one script.
+"""The slurm backend. A pool consists of the jobs of one user in one partition, all made from one script.
 
 Slurm does not keep names unique. So a batch of creates begins with a list, and if several jobs have the same name, all
 but one are reported as doubles.
@@ -100,7 +100,7 @@ class SlurmBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._cluster.api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Read the list of jobs, and cancel jobs by the ids in it."""
+        """List the jobs, and cancel the jobs of these machines by the ids in the list."""
         listed, outcomes = list_before(deletes, self._cluster.read_list, may_start)
         if listed is None:
             return outcomes
@@ -145,7 +145,7 @@ class SlurmBackend:
         return {}
 
     def _jobs_to_cancel(self, delete: Delete, listed: JobsByName) -> Iterator[int]:
-        """Yield the ids of the delete's jobs that have not ended."""
+        """Yield the ids of the jobs to cancel: jobs that belong to the machine to delete and have not ended."""
         for job in read_jobs(listed.get(delete.name, ())):
             meant = job.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(job)
             if meant and job.end is None:
@@ -164,7 +164,8 @@ class SlurmBackend:
         return {names[job]: error.failure for job, error in errors.items() if job in names}
 
     def _read_script(self) -> str:
-        """Read the script again if its file has changed. Return the reason if it cannot be read; else an empty text."""
+        """Read the script again if its file has changed. Return the reason if the file cannot be read; else an empty
+        text."""
         file = self._settings.script_file
         if (changed := signature([file])) == self._script_signature:
             return ""
@@ -199,7 +200,8 @@ class SlurmBackend:
         return job.end
 
     def machine(self, job: Job) -> Machine:
-        """Return the job as a machine. A requeued job is another machine, so the machine is gone."""
+        """Return the machine of a job. If Slurm has requeued the job, the machine is gone, because the requeued job is
+        another machine."""
         runs = job.phase is Phase.RUNNING
         before = self._machines.get(job.name)
         known_ip = before.ip if before is not None and before.fingerprint.uid == job.uid else ""

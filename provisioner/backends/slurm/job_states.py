@@ -37,7 +37,8 @@ _REASONS = (
     (ErrorClass.STOCKOUT, re.compile(r"Partition(Down|Inactive)")),
     (ErrorClass.INVALID, re.compile(r"Partition(Config|NodeLimit|TimeLimit)|BadConstraints|DependencyNeverSatisfied")),
 )
-"""Error classes of the reasons for which a job waits for more than other jobs."""
+"""Error classes of waiting jobs by Slurm's reason. A job with any other reason waits normally, for example for its
+turn."""
 
 
 def number(value: object) -> int:

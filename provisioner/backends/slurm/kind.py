@@ -40,7 +40,7 @@ class Slurm(Kind[SlurmPool]):
         return backend
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem for ``require_dns``, and for a script that cannot be read."""
+        """Return a problem if ``require_dns`` is set, and a problem if the script cannot be read."""
         problems = []
         if body.get("require_dns"):
             problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))

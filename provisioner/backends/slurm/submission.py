@@ -19,7 +19,7 @@ words, and the version without the field ``exclusive``."""
 
 
 class Identity(NamedTuple):
-    """The owner of a job, which its comment contains."""
+    """The owner of a job, as the job's comment names it: provisioner, pool, request and template."""
 
     provisioner: str
     pool: str
@@ -33,14 +33,14 @@ class Identity(NamedTuple):
 
 
 def read_identity(comment: str) -> Identity | None:
-    """Return the owner that a comment contains; None if the comment is not ours."""
+    """Return the owner that a comment names; None if the comment is not ours."""
     mark, _, rest = comment.partition(":")
     parts = rest.split("/", 3)
     return Identity(*parts) if mark == MARK and len(parts) == 4 else None
 
 
 def job_script(text: str) -> str:
-    """Return a batch script that ends at once if Slurm has requeued its job."""
+    """Return a batch script with the content ``text`` that ends at once if Slurm has requeued its job."""
     first, _, rest = text.partition("\n") if text.startswith("#!") else ("#!/bin/sh", "", text)
     return f"{first}\n{GUARD}{rest}"
 
@@ -80,7 +80,7 @@ def _number(value: int | None, version: int) -> int | Mapping[str, object] | Non
 
 
 def _whole_node(is_exclusive: bool, version: int) -> Mapping[str, object]:
-    """Return the field that gives the job its node for itself."""
+    """Return the field that gives the job a node for itself; empty if the job may share its node."""
     if not is_exclusive:
         return {}
     if version >= SHARED:
