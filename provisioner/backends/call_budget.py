@@ -59,7 +59,7 @@ class CallBudget:
             self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Pause the calls for as long as ``error``, the refusal of a call, demands.
+        """Pause the calls for as long as the refused call's ``error`` demands.
 
         If Compute's window is used up, wait until the next window has certainly begun.
         """

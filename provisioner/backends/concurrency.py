@@ -35,10 +35,10 @@ CLOSE_SECONDS = 2.0
 
 
 class Flow:
-    """The limit of concurrent calls to one server, for all threads that call it. Times are monotonic seconds.
+    """The limit of concurrent calls to one server, for all threads that call the server. Times are monotonic seconds.
 
-    A round ends after as many responses as concurrent calls are allowed. Only responses to calls that began in the
-    round count. The limit changes once in a round.
+    A round ends when as many responses have arrived as concurrent calls are allowed. Only responses to calls that began
+    in the round count. The limit changes once in a round.
     """
 
     def __init__(self) -> None:

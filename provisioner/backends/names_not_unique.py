@@ -44,7 +44,7 @@ class UncertainCreates:
     def check(self, create: Create, listed_at: float) -> None:
         """Raise BackendError (TIMEOUT) if an earlier create of the name may still take effect.
 
-        ``listed_at``: monotonic time at which a list began that lacks the name.
+        ``listed_at``: monotonic time at which a list without the name began.
         """
         with self._lock:
             since = self._absent_since.get(create.name, math.inf if create.is_repeated else -math.inf)
@@ -122,10 +122,10 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 
 
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
-    """Return the machine of a name that stays, and the others that have not begun to end.
+    """Return the machine that keeps the name, and those other machines that have not begun to end.
 
-    ``machines``: all machines of this name, the oldest first. The machine that has run longest stays; if none runs, the
-    oldest pending machine; if none is pending, the oldest.
+    ``machines``: all machines of this name, the oldest first. The machine that has run longest keeps the name; if none
+    runs, the oldest pending machine; if none is pending, the oldest.
     """
     running = [one for one in machines if one.phase is Phase.RUNNING]
     kept = min(running, key=lambda one: one.launched) if running else machines[0]

@@ -22,7 +22,7 @@ DELETED_TOPIC = "_deleted-topic_"
 """Topic that a subscription names after its topic was deleted."""
 
 CONSUME = "pubsub.subscriptions.consume"
-"""The right to receive messages. To read the settings of the subscription is another right."""
+"""The right to receive messages. The reading of the subscription's settings needs another right."""
 
 
 def subscription_findings(project: str, subscription: str, seconds: float) -> list[Finding]:

@@ -1,7 +1,7 @@
 """Kinds of places: the built-in kinds, and the kinds of other distributions. A kind is imported when a pool names it.
 
 A distribution registers a kind with an entry point in the group ``provisioner.backends``. The name of the entry point
-is the value of ``kind``; its object is a ``Kind``.
+is the value of ``kind``, and the object of the entry point is a ``Kind``.
 """
 
 from __future__ import annotations

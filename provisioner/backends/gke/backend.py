@@ -112,8 +112,8 @@ class GkeBackend:
         )
 
     def _refresh(self, now: float) -> float | None:
-        """Make sure that the cache is current. Return the loop time at which its list began; None if the pods were
-        listed for this observation."""
+        """Make sure that the cache is current. Return the loop time at which the cache's list began; None if the pods
+        were listed for this observation."""
         oldest = now - self._list_after_time
         began_at = self._namespace.refresh(self._cache, oldest if oldest >= 0 else math.inf)
         if began_at is None or self._list_times is None or self._list_times[0] != began_at:

@@ -30,7 +30,8 @@ STARTING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons of a waiting container that is still starting."""
 
 NOT_PREPARED = Failure(ErrorClass.OTHER, "The pod's node has not prepared the pod's volumes and network.")
-"""Failure of a pod that is bound to a node but has no other state yet. This state usually passes within seconds."""
+"""Failure of a pod that is bound to a node and about which nothing else is known yet. A pod usually leaves this state
+within seconds."""
 
 
 def gates(pod: Pod) -> list[str]:

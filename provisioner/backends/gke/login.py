@@ -43,8 +43,8 @@ CONNECTIONS = 3 * MOST
 """Connections that are kept open for all pools of a cluster: for calls, for reads of single pods, and for the watch
 and lists of each namespace."""
 RENEW_SECONDS = 5.0
-"""Minimum seconds between two readings of rejected credentials, and between two tries to get missing credentials. To
-run a plugin takes a second, and thousands of calls may fail at once."""
+"""Minimum seconds between two readings of rejected credentials, and between two tries to get missing credentials.
+Without this limit, each of thousands of failed calls would run a plugin for a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class Login:
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again, unless they were read after ``way`` was made. The old connections are not used any
-        more.
+        """Read all files again after a call by ``way`` failed, unless another way has replaced ``way`` or the last such
+        reading was less than ``RENEW_SECONDS`` ago.
 
         Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
         """

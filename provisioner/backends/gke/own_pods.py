@@ -82,7 +82,7 @@ class Identity:
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if a pod is ours although its labels may be gone: it has the ``uid``, or, if the uid is unknown,
+        """Return True if a pod is ours although its labels may be gone: it has the ``uid``, or, if ``uid`` is empty,
         our field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers

@@ -105,8 +105,8 @@ def has_ended(pod: Pod) -> bool:
 
 
 def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
-    """Return True if the kubelet will start the ended container again, by the container's rules, or else by its
-    policy."""
+    """Return True if the kubelet will start the ended container again, by the container's restart rules, or else by the
+    container's restart policy."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):

@@ -76,7 +76,7 @@ class PodWatch:
         self._heard_at = 0.0
         """Monotonic time of the server's last message: a list, an event or a bookmark."""
         self._blind_since: float | None = None
-        """Monotonic time since which no stream has followed the caches; None while a stream does."""
+        """Monotonic time since which no stream has updated the caches; None while a stream updates the caches."""
         self._last_failure = Failure(ErrorClass.UNAVAILABLE, "the first list of pods has not ended yet")
         self._failures = 0
         """Number of failures in a row."""

@@ -188,7 +188,8 @@ class MigBackend(GroupInspection):
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return failures for the names that are not members, after Compute refused all because a name exists.
+        """Return failures for the names that are not members, after Compute refused all names because one of them
+        exists.
 
         A name that is a member is ours, and is a success. The result for the other names counts as unknown, and the
         next cycle requests them without the members.

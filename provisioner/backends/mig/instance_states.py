@@ -25,8 +25,8 @@ WAITING_ACTIONS = frozenset({"CREATING", "CREATING_WITHOUT_RETRIES", "VERIFYING"
 """Actions by which the group makes an instance run."""
 
 LEAVING_ACTIONS = frozenset({"DELETING", "STOPPING", "SUSPENDING", "RESTARTING"})
-"""Actions by which the group ends what runs on the instance. After RESTARTING, the instance counts as another machine,
-because its memory is lost."""
+"""Actions by which the group ends the programs that run on the instance. After RESTARTING, the instance counts as
+another machine, because its RAM was cleared."""
 
 STAYING_ACTIONS = frozenset({"NONE", "ABANDONING"})
 """Actions during which the instance continues to run. An abandoned instance continues outside the group."""

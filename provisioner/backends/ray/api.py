@@ -17,7 +17,7 @@ from provisioner.backends.responses import class_of_status, words
 from provisioner.model import ErrorClass
 
 CALL_SECONDS = 30.0
-"""Time-out of a call. The first submission after a start of the head takes seconds."""
+"""Time-out of a call in seconds. The first submission after a start of the head takes several seconds."""
 JOBS = "/api/jobs/"
 """Path of the jobs. Without the slash at the end, Ray redirects."""
 NOT_ENDED = "non-terminal state"

@@ -64,8 +64,8 @@ class RayBackend:
         self._addresses = HostAddresses()
         self._uncertain = UncertainCreates(pool.lag_seconds)
         self._stopped: set[str] = set()
-        """Uids of jobs that we have asked Ray to stop. If the job waits, Ray shows it as PENDING until it would have
-        started."""
+        """Uids of jobs that we have asked Ray to stop. Ray shows such a job, if it still waits, as PENDING until it
+        would have started."""
         self._machines: Mapping[str, Machine] = {}
         dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
@@ -100,7 +100,7 @@ class RayBackend:
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """List the jobs, and submit those that are missing. A name must not be submitted twice at the same time,
-        because Ray then fails both."""
+        because Ray then fails both jobs."""
         began = time.monotonic()
         listed, outcomes = list_before(creates, self._read_list, may_start)
         if listed is None:
@@ -109,7 +109,7 @@ class RayBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """List the jobs. Stop the jobs of these machines that still run, and delete the records of the jobs that have
+        """List the jobs of these machines. Stop each job that has not ended, and delete the record of each job that has
         ended."""
         listed, outcomes = list_before(deletes, self._read_list, may_start)
         if listed is None:

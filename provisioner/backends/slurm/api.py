@@ -28,7 +28,7 @@ from provisioner.model import ErrorClass
 from provisioner.utc import format_utc
 
 CALL_SECONDS = 15.0
-"""Time-out of a call. If slurmctld is silent, slurmrestd responds after 10 s."""
+"""Time-out of a call in seconds. If slurmctld is silent, slurmrestd responds after 10 s."""
 NEWEST, OLDEST = 45, 37
 """The newest and oldest version of the API that this module knows, by their last numbers. Version 36 (v0.0.36) lists no
 owners of jobs."""
@@ -234,7 +234,8 @@ class SlurmApi:
 
 
 def _class_of(status: int, number: int, text: str) -> ErrorClass:
-    """Return the class of an error. Each error of slurmctld has status 422 from Slurm 26.05 on, and 500 before."""
+    """Return the class of an error, by its number, else by its text, else by ``status``. The status comes last, because
+    all errors of slurmctld have one status: 422 from Slurm 26.05 on, and 500 before."""
     if number in _CLASSES:
         return _CLASSES[number]
     by_words = (found for found, parts in _WORDS if any(part in text.lower() for part in parts))

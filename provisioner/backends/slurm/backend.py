@@ -191,8 +191,8 @@ class SlurmBackend:
         return job.identity is not None and job.identity.provisioner == self._owner.provisioner
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is a machine of this pool, or has the uid in ``sought`` although its comment was
-        changed."""
+        """Return True if the job is a machine of this pool. A job whose comment was changed is also such a machine if
+        ``sought`` has its uid."""
         return self._is_own(job) or (job.user == self._settings.user and job.uid == sought.get(job.name))
 
     def end(self, job: Job) -> MachineEnd | None:

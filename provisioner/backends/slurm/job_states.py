@@ -1,4 +1,5 @@
-"""The state of a job as a machine, in each version of slurmrestd's API. No I/O, no clock."""
+"""Jobs as machines: the state of a job, read from the responses of each version of slurmrestd's API. No I/O, no
+clock."""
 
 from __future__ import annotations
 
