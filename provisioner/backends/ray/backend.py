@@ -109,8 +109,8 @@ class RayBackend:
         return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """List the jobs of these machines. Stop each job that has not ended, and delete the record of each job that has
-        ended."""
+        """List the jobs of these machines. Stop each job that has not ended, and delete the record of each job that
+        ended at least ``SETTLE_SECONDS`` ago."""
         listed, outcomes = list_before(deletes, self._read_list, may_start)
         if listed is None:
             return outcomes
