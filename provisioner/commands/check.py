@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files: files that scripts or loop have read in another version, and keys that have
-    no effect."""
+    """Return the warnings about HF's files: about files of which the scripts or the loop last read another version, and
+    about keys that have no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),
@@ -87,10 +87,11 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning for each of HF's two files of which the scripts, or the loop, have last read another version.
+    """Compare HF's provider config and templates file with the versions that the scripts and the loop last read. Return
+    a warning for each difference.
 
-    The result is empty if no state directory is known, or if the state directory does not record what scripts and loop
-    have read.
+    Return an empty list if no state directory is known, or if the state directory does not record what the scripts and
+    the loop have read.
     """
     read: Mapping[Side, Sequence[ReadContent]] = {}
     with suppress(DirectoryError, StateError):
@@ -109,11 +110,11 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[Finding], dict[str, dict[str, int]]]:
-    """Ask the clouds whether each pool can now make machines of the promised size, and observe each pool. Change
-    nothing.
+    """Ask the clouds whether each pool can now make machines of the size that its templates promise, and observe each
+    pool. Change nothing.
 
-    Return the findings, and by pool the number of our machines and how many of them are queued. A pool with an error
-    gets no further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
+    Return the findings, and by pool the number of our machines and of the queued ones. A pool with an error gets no
+    further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)

@@ -53,7 +53,8 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module whose ``COMMANDS`` contains the command. If it is empty, the command has a module of its own name."""
+    """Module whose ``COMMANDS`` contains the command. If it is empty, the command's module has the name of the
+    command."""
     extra: str = "loop"
     """Extra of the distribution (``pip install hostfactory-provisioner[EXTRA]``) with the packages that the command
     needs."""
@@ -165,7 +166,7 @@ class Command(argparse.ArgumentParser):
         return options, unknown
 
     def actions(self) -> list[argparse.Action]:
-        """Return the options of the command. Before, let the command's module add them."""
+        """Let the command's module add the command's options, unless it has added them already. Return the options."""
         if self.entry is not None:
             entry, self.entry = self.entry, None
             add_options, run = entry.load()
@@ -211,8 +212,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device in place of a closed stdin, stdout or stderr. If this is not done, a file that is opened
-    later gets the number of the closed stream."""
+    """Open the null device in place of a closed stdin, stdout or stderr. Otherwise a file that is opened later would
+    get the number of the closed stream."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

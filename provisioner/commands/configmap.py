@@ -29,7 +29,7 @@ LARGEST = 1_048_576
 KEY = re.compile("-----BEGIN [A-Z ]*PRIVATE KEY-----")
 
 Place = tuple[str, ...]
-"""The keys that lead to a setting in provisioner.yaml, from the outermost to the setting's own."""
+"""The keys that lead to a setting in provisioner.yaml, from the outermost key to the key of the setting itself."""
 
 
 class _Dumper(yaml.SafeDumper):

@@ -47,17 +47,18 @@ from provisioner.state.errors import StateError, advice_message, is_denied
 from provisioner.state.kube.objects import leases
 
 SECONDS = 300.0
-"""Maximum seconds for one part. A live check lasts until the slowest cloud has answered."""
+"""Maximum seconds for one of the commands that doctor runs. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Maximum number of lines of a part that are shown. The first of these lines is the part's first line that begins with
-a word in capitals. The command of the part, and the bundle, show all lines."""
+"""Maximum number of lines of a failed command's output that doctor shows, beginning with the first line that starts
+with a word in capitals. The command itself shows the whole output, and the bundle contains the whole output."""
 
 LEAST_FREE = 200_000_000
-"""Bytes that should be free on the disk of the state directory: three times the most bytes of the journal."""
+"""Bytes that should be free on the disk of the state directory: three times the maximum size of the journal."""
 
 PART_BYTES = 20_000_000
-"""Maximum number of bytes of a file in the bundle. Of a longer file, the end is kept."""
+"""Maximum number of bytes of a file in the bundle. If a file is longer, the bundle contains only the end of the
+file."""
 
 BUNDLE_MODE = 0o600
 
@@ -73,15 +74,17 @@ PARTS = {
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
 }
-"""The parts of the result and their commands, in the order of the output."""
+"""The headings in doctor's output, and for each heading the ``provisioner`` command whose output is shown there, in the
+order of the output."""
 
 
 class Answer(NamedTuple):
-    """The result of one part."""
+    """The output of one of the commands that doctor runs, or the result of one of doctor's own checks (disk and
+    clock)."""
 
     part: str
     command: str
-    """The command that shows the same result."""
+    """The command that an operator can run to see the same output."""
     fine: bool
     text: str
 
@@ -100,7 +103,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all parts and print their results. Return PROBLEM if a part needs an operator. Raises UsageError."""
+    """Run all commands and checks, and print their results. Return PROBLEM if one of them found a problem. Raises
+    UsageError."""
     if options.bundle and os.path.lexists(options.bundle):
         raise UsageError(f"--bundle {options.bundle}: already exists; name another file")
     environment = parts_environment(options)
@@ -117,8 +121,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment in which doctor runs its commands, one for each part of its output: the environment of
-    this process, with the directories that the options name. Raises UsageError."""
+    """Return the environment of the commands that doctor runs: this process's environment, with the directories that
+    the options name. Raises UsageError."""
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent
@@ -131,8 +135,9 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """Run a command and return its output as the result of a part. The part is fine if the exit code is 0. A command
-    that does not end within ``SECONDS`` counts as a problem."""
+    """Run a command, and return its output under the heading ``part``. The answer is fine if the exit code is 0. A
+    command that does not end within ``SECONDS`` counts as a problem. ``seen_as``: the command as an operator types
+    it."""
     answer = partial(Answer, part, seen_as)
     try:
         result = subprocess.run(
@@ -189,7 +194,7 @@ def clock(environment: Mapping[str, str]) -> Answer:
 
 
 def doctor_lines(document: Document) -> Iterator[str]:
-    """Yield the lines for a terminal: one line for a part that is fine, and the problems of every other part."""
+    """Yield the lines for a terminal: one line for each answer that is fine, and the problems of every other answer."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -208,8 +213,8 @@ def doctor_lines(document: Document) -> Iterator[str]:
 
 
 def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
-    """Write the results and the files from which they come into the bundle, without secrets. Only the owner may read
-    the bundle. Raises UsageError."""
+    """Write a new file ``path`` (the bundle) with the answers, and with configuration, state, journal and log, without
+    secrets. Only the owner may read the bundle. Raises UsageError."""
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
@@ -229,7 +234,7 @@ def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str
 
 
 def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and content of each file for the bundle, without secrets. Add the values that were removed to
+    """Yield name and content of each file for the bundle, without secrets. Add each value that is left out to
     ``withheld``."""
     for path, redact in _paths(Directories(environment), withheld):
         try:
@@ -262,8 +267,8 @@ def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path,
 
 
 def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
-    """Return the settings of a configuration file that contain no secret, as JSON. Add all other values to
-    ``withheld``."""
+    """Return the content of a configuration file as JSON, with only the values of the ``known`` settings. Add all other
+    values to ``withheld``."""
     text = text.removeprefix("\ufeff")
     try:
         try:

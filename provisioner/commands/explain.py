@@ -100,7 +100,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
 
 
 def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
-    """Return the subject that journal lines name by this id; None if there is none."""
+    """Return the subject to which journal lines give this id; None if no line has the id."""
     for line in excerpt.lines:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:

@@ -38,8 +38,8 @@ class Verb(NamedTuple):
 
     kinds: tuple[HoldKind, ...]
     target: str = ""
-    """Name of the command's argument in its help; empty if the command has no argument because it concerns all
-    pools."""
+    """Name of the command's argument, as ``--help`` shows it; empty if the command has no argument because it concerns
+    all pools."""
     sets: bool = True
     needs_reason: bool = False
 
@@ -162,7 +162,8 @@ class _Known:
         return self._unknown_pool_message(target) if verb.target else ""
 
     def is_over(self, hold: Hold) -> bool:
-        """Return True if the hold is a cancel, and its request has ended or is no longer in the state."""
+        """Return True if the hold is a cancel that has no more effect: its request or machine has ended, or is no
+        longer in the state."""
         if hold.kind is not HoldKind.CANCEL or self.memory is NO_MEMORY:
             return False
         return hold.target not in self.intent and is_done(hold, self.memory)
@@ -221,8 +222,8 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     ``changed``: False if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
     True for the cancel of a machine. ``paused_by_settings``: True if provisioner.yaml also pauses the pool.
 
-    ``loop_runs``: True if a loop runs and applies the hold now. ``anew``, which the caller adds: why the file of holds
-    was made anew, so that all other holds are released; empty if it was not.
+    ``loop_runs``: True if a loop runs and applies the hold now. The caller adds ``anew``: the reason if holds.json was
+    unusable and was replaced, which released all other holds; else empty.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)

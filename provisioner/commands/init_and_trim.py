@@ -1,7 +1,7 @@
-"""The commands ``provisioner init`` (also ``initializeDB``) and ``provisioner trim``: create the first file, and remove
-ended requests from the files.
+"""The commands ``provisioner init`` (also ``initializeDB``) and ``provisioner trim``: create intent.json, and remove
+ended requests from the state files.
 
-A running loop trims the files by itself.
+A running loop trims the state files by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def add_init_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Create the first intent.json. Raises StateError if intent.json exists, or has existed."""
+    """Create intent.json for a new state. Raises StateError if intent.json exists, or has existed."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     state.intent.create(instance)
@@ -38,8 +38,8 @@ def add_trim_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_trim(options: argparse.Namespace) -> int:
-    """Trim the files, and print the ids of the removed requests. With ``--dry-run``, print the ids that a trim would
-    remove. Raises ConfigError, StateError."""
+    """Remove ended requests from the state files, and print the ids of these requests. With ``--dry-run``, only print
+    the ids. Raises ConfigError, StateError."""
     left = trim(settings(options.config), open_state(options.state_dir), dry_run=options.dry_run)
     document = {
         "requests": [id_ for id_ in left or () if not id_.startswith(RETURN_ID_PREFIX)],

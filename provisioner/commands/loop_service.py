@@ -57,7 +57,8 @@ class Service:
     """A running provisioner: its loop, metrics, health and status page."""
 
     def __init__(self, configuration: Configuration, state: State, *, listen: str | None = None) -> None:
-        """Make all parts. Raises BackendError if the configuration of a pool is wrong or names no reachable place."""
+        """Make loop, backends, metrics and server, and start none of them. Raises BackendError if the configuration of
+        a pool is wrong or names no reachable place."""
         settings = configuration.settings
         self.registry = CollectorRegistry()
         self.interrupted = False
@@ -132,7 +133,7 @@ class Service:
 
     def run(self, *, once: bool = False) -> None:
         """Run until ``stop`` is called, or with ``once`` for one cycle. Raises ListenError, StateError,
-        SupersededError, and BackendError if a pool's place is refused."""
+        SupersededError, and BackendError if the loop might touch machines of others in the place of a pool."""
         relax_collector()
         self._check_places()
         self._is_started = True

@@ -29,7 +29,7 @@ class Sources:
     def __init__(self, state: State) -> None:
         self.state = state
         self.caveats: list[str] = []
-        """Sentences about files that cannot be read, so that the answer is incomplete."""
+        """Sentences about state files that cannot be read. Their content is missing from the explanation."""
         memory = self._readable(state.memory.read)
         self.has_memory = memory is not None
         self.memory = memory or Memory("")

@@ -23,11 +23,11 @@ NOT_SOUGHT: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 OBSERVE_SECONDS = 30.0
 """Seconds within which a command repeats a failed observation."""
 CHECK_SECONDS = 10.0
-"""Seconds that a place has to check its settings. The start of the loop waits no longer, because mistakes also show
-later."""
+"""Seconds within which a backend must have checked the place of its pool. The start of the loop waits no longer,
+because the loop also notices mistakes later."""
 ANSWER_SECONDS = 2.0
-"""Further seconds to wait after ``CHECK_SECONDS`` for the findings of a place. The wait is worth its time, because a
-finding may forbid the start."""
+"""Seconds to wait for a backend's findings after ``CHECK_SECONDS``. The wait is worth its time, because a finding may
+forbid the start of the loop."""
 MESSAGE_SECONDS = 5.0
 """Seconds between two messages of a command that waits."""
 WAITING = "Waiting"

@@ -115,8 +115,8 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in the line. If there is none, return the match of a value whose name, in a
-    line near it, is a secret's. Return None if neither is found."""
+    """Return the match of a secret's name in the line, or else the match of a value if one of the lines ``around``
+    names a secret. Return None if the line contains neither."""
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)

@@ -26,7 +26,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def parse_address(text: str) -> str:
-    """Return an address as ``--listen`` names it. Raises ArgumentTypeError if it has no port."""
+    """Check the address in the option ``--listen``, and return the address unchanged. Raises ArgumentTypeError if the
+    address has no port."""
     if not text.rpartition(":")[2].isdecimal():
         raise argparse.ArgumentTypeError(f"expected HOST:PORT such as 127.0.0.1:9464, got {text!r}")
     return text

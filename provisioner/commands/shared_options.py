@@ -42,8 +42,8 @@ def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[
 
 
 def _get_directory(read: Callable[[], str], option: str) -> str:
-    """Read a directory from the environment. If the environment does not name it, raise a DirectoryError that asks the
-    operator to give ``option``."""
+    """Return the directory that ``read`` finds in the environment. Raises a DirectoryError that also names the option
+    (``option``) by which an operator can give the directory."""
     try:
         return read()
     except DirectoryError as error:
@@ -85,7 +85,7 @@ def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeS
 
 
 def open_states() -> list[StateDir | KubeState]:
-    """Return the state of each shard, or the only state if there are no shards. Raises as ``open_state``."""
+    """Return the state of each shard, or the only state if there are no shards. Raises the errors of ``open_state``."""
     if (store := find_store(os.environ)) is None:
         return [state_directory(None)]
     from provisioner.hostfactory.shards import shard_instance

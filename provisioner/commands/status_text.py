@@ -24,10 +24,11 @@ LAST_ERROR = 60
 """Maximum number of characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
-"""Maximum number of times of appearance of machines without a request that are shown."""
+"""Maximum number of times that are shown, if machines without a request appeared at many times."""
 
 SHOWN = 20
-"""Maximum number of machines waiting for their delete that ``recover`` shows. ``-o json`` names all of them."""
+"""Maximum number of machines that ``recover`` names, of those that wait to be deleted. ``-o json`` names all of
+them."""
 
 WIDTH = 160
 """Maximum number of characters of a line. ``-o wide`` does not wrap lines."""
@@ -174,7 +175,7 @@ AUDIT = "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.c
 
 def _conflict_lines(brake: Document) -> list[str]:
     """Return lines about an identity conflict: the times at which machines without a request appeared, and the way to
-    find another provisioner that makes them. Empty if the brake has another reason."""
+    find another provisioner that makes such machines. Return no lines if the brake has another reason."""
     if brake["reason"] not in CONFLICTS or not brake["orphans"]:
         return []
     times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]

@@ -40,7 +40,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
-    """Return the date in an argument. Raises ArgumentTypeError. ``expected``: words for its message."""
+    """Return the date in an argument. Raises ArgumentTypeError with the words ``expected`` if the argument is not a
+    date."""
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
@@ -48,15 +49,15 @@ def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
 
 
 def first_day(text: str) -> str:
-    """Return the first day. The argument is a date, or a number of days such as ``7d``, of which the last is today.
-    Raises ArgumentTypeError."""
+    """Return the first day of the period that an argument gives: a date, or a number of days such as ``7d``. A period
+    of seven days ends today. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
         return day(text, "a date such as 2026-11-01, or a number of days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
 
 
 def parts(text: str) -> tuple[str, ...]:
-    """Return the names of columns in an argument, in the order of ``PARTS``. Raises ArgumentTypeError."""
+    """Return the column names that an argument lists, in the order of ``PARTS``. Raises ArgumentTypeError."""
     given = text.split(",")
     if wrong := [name for name in given if name not in PARTS]:
         raise argparse.ArgumentTypeError(f"expected some of {','.join(PARTS)}, got {wrong[0]!r}")
@@ -102,8 +103,8 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the milliseconds of each group, by template, pool and account. These milliseconds are not added up,
-    because their prices may differ."""
+    """Return the machine-milliseconds of each group of the columns ``by``. In each group, every template, pool and
+    account has a sum of its own, because their prices may differ."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
