@@ -81,7 +81,8 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def check_searchable(path: str) -> Iterator[CheckResult]:
-    """Find the first directory above the path that this user may not search, because files below it seem not to exist.
+    """Yield a mistake for the first directory above the path that this user may not search. Files below such a
+    directory seem not to exist.
 
     If the path leads through links, also search above the path to which the links lead.
     """
@@ -189,8 +190,8 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 
 
 def _has_shared_locks(probe: str) -> bool:
-    """Return True if a lock of this process keeps out other processes. A second process tries the lock, because on NFS
-    no other test shows this."""
+    """Return True if a lock of this process keeps out other processes. The lock is tried by a second process, because
+    on NFS a test within one process cannot show this."""
     with closed_at_end(open_shared(probe, os.O_RDWR)) as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)

@@ -1,7 +1,7 @@
 """The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
-The check calls the scripts only with documents that are refused, or that name neither a request nor a host. So the
-check causes no records except lines in the log, and the refusals of scripts that cannot work here.
+The check calls the scripts only with documents that are refused, or that name neither a request nor a host. So these
+calls record no request. They leave lines in the log, and a script that cannot work here records its refusal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "requestReturnMachines": ({"machines": []}, 1),
     "getReturnRequests": ({}, 0),
 }
-"""For each script, a document that causes no record, and the exit code that the script then ends with."""
+"""By script, a document that makes the script record no request, and the exit code with which the script then ends."""
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:
@@ -162,8 +162,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that scripts and loop run as the same user, or share a group that new files inherit. If this is not so, the
-    scripts cannot replace files that the loop has written, or the loop cannot replace files of the scripts."""
+    """Check that scripts and loop run as the same user, or share a group that new files inherit. Otherwise the scripts
+    could not replace files of the loop, or the loop could not replace files of the scripts."""
     facts = os.stat(directory)
     group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
@@ -227,8 +227,8 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return the finding that this user may not use a file, with the commands that change its owner and group. The
-    group is the one that new files of this user get, because a replaced file gets this group."""
+    """Return the mistake that this user may not use a file, with the commands that change owner, group and mode of the
+    file. The commands name the group that new files of this user get, because every replaced file gets this group."""
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
@@ -265,8 +265,8 @@ def _account_groups(uid: int) -> list[int]:
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
     """Return True if the loop's user ``uid`` is in the group of the directory.
 
-    A user without an account on this host runs in a pod. Such a user has written into the directory. So the user is in
-    the group, unless the user owns the directory or everyone may write there.
+    A ``uid`` without an account on this host belongs to a loop in a pod, which has already written into the directory.
+    So this user is in the group, unless the user owns the directory or everyone may write there.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

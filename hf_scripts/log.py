@@ -1,7 +1,7 @@
 """The scripts' log: a JSON line for each script call, in HF's log directory. The provider config sets level and
 rotation.
 
-The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without it.
+The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without the line.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 def _config(directories: Directories) -> ProviderConfig:
     """Return the provider config. If the provider config is unreadable, return the defaults, because the commands that
-    need it report the error."""
+    need the provider config report the error themselves."""
     with contextlib.suppress(DirectoryError, TemplatesError):
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     return ProviderConfig()

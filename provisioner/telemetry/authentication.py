@@ -37,8 +37,8 @@ LOGINS, LOGIN_SECONDS = 10, 60.0
 429."""
 
 WRONG_SECONDS = 1.0
-"""Seconds before the response to a wrong token after more than ``LOGINS``. The pause slows down guessing, and does not
-block a thread."""
+"""Seconds before the response to a wrong token if the client has sent more than ``LOGINS`` wrong tokens. The pause
+slows down guessing, and does not block a thread."""
 
 LOGGED = 20
 """Number of clients that the log names within ``LOGIN_SECONDS`` because of wrong tokens. Further clients are only
@@ -50,7 +50,8 @@ connections."""
 
 
 class FailedLogins:
-    """A counter of wrong tokens by client. All counts begin anew ``LOGIN_SECONDS`` after the first wrong token."""
+    """A counter of wrong tokens by client. All counts are set back to zero ``LOGIN_SECONDS`` after the first wrong
+    token."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -59,10 +60,10 @@ class FailedLogins:
         self._failed: Counter[str] = Counter()
 
     def add(self, client: str) -> bool:
-        """Count a wrong token. Return False if the client has sent more than ``LOGINS``.
+        """Count a wrong token. Return False if the client has sent more than ``LOGINS`` wrong tokens.
 
-        The log names a client at its first wrong token. After ``LOGGED`` clients, the log only gives the number of
-        further clients, each time the number has grown tenfold.
+        The log names a client at the client's first wrong token. After ``LOGGED`` clients, the log only gives the
+        number of further clients, each time this number has grown tenfold.
         """
         with self._lock:
             if self._clock() >= self._end:

@@ -1,5 +1,5 @@
-"""Comparison of HF's provider config and templates file as the loop uses them with the same files as the scripts have
-read them."""
+"""Comparison of two versions of HF's provider config and templates file: the version that the loop uses, and the
+version that the scripts have read."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def find_open_differences(differences: Iterable[Difference], *, refused: bool) -
 
 
 class ConfigDrift:
-    """A comparison of HF's files after each cycle, in the loop's thread, which logs differences and sets the metric of
-    differences."""
+    """A comparison of HF's files in the loop's thread after each cycle. Differences are logged, and counted in a
+    metric."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
         """Set the inputs. ``digests`` returns the digests of HF's files as the loop uses them."""

@@ -39,12 +39,12 @@ class CycleLog:
 
     def __init__(self) -> None:
         self._standing: object = ({}, {})
-        """The deferrals and unseen pools at the last cycle. If those of the next cycle differ, its line is logged at
-        INFO."""
+        """The deferrals and unseen pools at the last cycle. If the next cycle has others, the line of the next cycle is
+        logged at INFO."""
         self._problem = ""
         """The problem that was logged last; empty if the last cycle had no problem."""
         self._brake: Brake | None = None
-        """The brake that was logged last; None if it was not latched."""
+        """The brake that was logged last; None if no latched brake was logged, or if the release was logged."""
         self._distrusted: Mapping[str, Distrusted] = {}
         """The distrusted pools that were logged last."""
 
@@ -112,8 +112,8 @@ class CycleLog:
 
 
 def cycle_facts(report: CycleReport) -> Mapping[str, object]:
-    """Return the keys and values of the line: numbers of accepted ``creates`` and ``deletes``, of refused calls
-    (``failures``) and of closed slots, and the causes."""
+    """Return the keys and values of a cycle's log line: the numbers of accepted ``creates`` and ``deletes``, of refused
+    calls (``failures``) and of closed slots, and the causes."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {

@@ -17,8 +17,9 @@ EMPTY: Document = {"at": 0.0, "problem": "", "templates": {}, "sources": {}, "re
 
 
 def demand_document(report: Mapping[str, Any], wall: float) -> Document | None:
-    """Return the report of the last step with UTC times, and with the seconds since each time; None if there has been
-    no step. ``late_seconds``: the seconds since the next step was due; None if it is not due yet or there is none."""
+    """Return the report of the last step with UTC times, and the age of each source's reading in seconds. Return None
+    if there has been no step. ``late_seconds``: the seconds since the next step was due; None if the next step is not
+    due yet, or if no next step is planned."""
     if not report:
         return None
     full: dict[str, Any] = {**EMPTY, **report}
@@ -34,7 +35,7 @@ def demand_document(report: Mapping[str, Any], wall: float) -> Document | None:
 
 
 def demand_alarms(demand: Document | None) -> Iterator[str]:
-    """Yield sentences about steps that are not made, steps that fail, and sources that cannot be read."""
+    """Yield sentences about an overdue step, a failed step, and sources that cannot be read."""
     if demand is None:
         return
     if (demand["late_seconds"] or 0.0) > LATE_SECONDS:
@@ -50,8 +51,8 @@ def demand_alarms(demand: Document | None) -> Iterator[str]:
 
 
 def demand_lines(demand: Document | None) -> Iterator[str]:
-    """Yield lines with the numbers of each template and source, and the reasons of the last step; no line without a
-    step."""
+    """Yield lines with the numbers of each template and source, and the reasons of the last step. If there has been no
+    step, yield no line."""
     if demand is None:
         return
     for template, numbers in demand["templates"].items():

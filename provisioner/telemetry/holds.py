@@ -71,7 +71,7 @@ def _format_author(one: Document) -> str:
 
 
 def cancel_lines(document: Document) -> list[str]:
-    """Return a line for each cancel of which machines still have to be deleted."""
+    """Return a line for each cancel that is still in effect."""
     return [
         f"  cancel of {one['target']} asked {_format_author(one)}"
         for one in document["current"]

@@ -34,11 +34,11 @@ HEAD_BYTES, LINE_BYTES = 32_768, 8_192
 UNSENT_BYTES = 32 * 1024 * 1024
 """Maximum number of bytes of all responses together that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
-"""Maximum number of open connections, and the divisor of the process's limit of file descriptors. The server uses only
-this fraction of the descriptors, because the loop needs the rest."""
+"""Maximum number of open connections, and a divisor: connections use at most 1/``SHARE`` of the file descriptors that
+the process may open, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
-"""Seconds after its start in which a connection is not closed to make room for another connection. The time allows a
-TLS handshake and a request. A new connection waits until an open connection is older."""
+"""Minimum age in seconds of a connection that is closed to make room for a new one. Until then, the new connection
+waits. The time is enough for a TLS handshake and a request."""
 PAUSE_SECONDS = 0.1
 """Seconds of pause after a connection could not be accepted for a reason that is not the client's fault."""
 WORKERS = 2
@@ -96,8 +96,8 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         """Set the inputs. ``tls`` returns the TLS context of a new connection, or None without TLS.
 
         ``rejected`` is called with "request" if a request is malformed, and with "room" if a connection is closed to
-        make room for another. ``prompt``: paths that the server's own thread answers at once. If such a request has a
-        token, a worker thread answers it.
+        make room for another. ``prompt``: paths that the server's own thread answers at once, unless the request has a
+        token. A request with a token is answered by a worker thread.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
@@ -132,7 +132,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         self.workers.shutdown(wait=False, cancel_futures=True)
 
     async def _accept_connections(self, server: HTTPServer) -> None:
-        """Accept connections one at a time. Between two of them, let the open connections work."""
+        """Accept connections one at a time. After each connection, let the open connections proceed."""
         while True:
             line: socket.socket | _Stream | None = None
             pause_seconds = 0.0
@@ -191,8 +191,8 @@ class _OpenConnections:
         self._max_open = most_connections()
 
     async def make_room(self) -> None:
-        """Wait until another connection may be open. If too many are open, close one as soon as it is older than
-        ``LEAST_SECONDS``."""
+        """Wait until one more connection may be opened. If too many connections are open, close one as soon as it is
+        older than ``LEAST_SECONDS``."""
         while True:
             self._streams = [stream for stream in self._streams if not stream.closed()]
             if len(self._streams) < self._max_open:

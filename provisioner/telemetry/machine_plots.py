@@ -1,5 +1,5 @@
-"""Plots of the machines wanted, running and pending, as SVG. The samples are taken each minute, kept for a day, and
-kept only in memory."""
+"""Plots of the machines wanted, running and pending, as SVG. A sample is taken each minute and kept for a day. The
+samples are not written to a file, so they end with the process."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Samples:
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
-    """Return the numbers of machines of each pool, of each template, and of all. A machine is wanted if it runs, is
-    pending, or is deferred. The function is pure."""
+    """Return the numbers of machines of each pool, of each template, and of all pools together. A machine is wanted if
+    it runs, is pending, or is deferred. The function is pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:

@@ -26,10 +26,10 @@ class Row:
     pending: int
     """Number of open slots whose machines do not run yet."""
     failed: int
-    """Number of failed slots, of requests that are still in memory."""
+    """Number of failed slots. Slots of requests that memory no longer has are not counted."""
     lost: int
-    """Number of lost slots, of requests that are still in memory: machines that ran and vanished, or that HF returned
-    after their end was announced."""
+    """Number of lost slots: machines that ran and vanished, or that HF returned after their end was announced. Slots of
+    requests that memory no longer has are not counted."""
     window: int | None
     """Number of machines that may be pending now; None if the loop has not published its limits."""
     cap: int | None

@@ -128,13 +128,14 @@ class Metric(Generic[Made]):
     make: Callable[..., Made]
     name: str
     labels: Mapping[str, Iterable[str] | None]
-    """The values of each label for which a series is exported as zero from the start; None if they come from the
+    """By label, the values for which a series is exported as zero from the start. None if the values come from the
     configuration."""
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Tell type checkers the type of the instance's attribute. At run time this method is not reached, because the
-        instance has an attribute of the same name. Raise AttributeError if it is reached."""
+        """Give type checkers the type of the metric, which the instance has under the same name. At run time this
+        method is not called, because Python finds the instance's attribute first. Raises AttributeError if it is
+        called."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:
@@ -148,8 +149,8 @@ class Metric(Generic[Made]):
 
 
 class Group:
-    """Metrics on one registry. Each attribute of the class that is a ``Metric`` describes a metric, and the instance
-    has the metric under the same name."""
+    """A group of metrics on one registry. Each class attribute of type ``Metric`` describes a metric. The instance has
+    the metric itself in an attribute of the same name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry

@@ -78,7 +78,8 @@ def _needs_operator(last: PoolFailure) -> bool:
 def pool_alarms(
     unseen: Sequence[Document], failing: Sequence[Document], rows: Iterable[Row], budget: Document | None
 ) -> Iterator[str]:
-    """Yield a sentence with the next step for each problem. ``rows``: all rows, those with the narrowest caps first."""
+    """Yield a sentence with the next step for each problem. ``rows``: the rows of all tables, which show the pools and
+    templates that exceed their caps."""
     for one in unseen:
         since = f" since {format_local_time(one['since'])}" if one["since"] else ""
         yield f"UNSEEN pool {one['pool']}{since}, no machine is made or deleted there: {one['text']}"

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LastingFailure:
-    """A failure that lasts. ``since``: its begin in epoch seconds of the loop's host."""
+    """A failure that lasts. ``since``: when the failure began, in epoch seconds of the loop's host."""
 
     since: float
     text: str
@@ -44,7 +44,7 @@ class StandingRefusal:
     template: str
     """Template of the refused creates; empty for deletes."""
     since: float
-    """Begin of the refusal, in epoch seconds of the loop's host."""
+    """The time at which the refusal began, in epoch seconds of the loop's host."""
     text: str
     """The reason in the words of the cloud."""
 
@@ -107,7 +107,7 @@ def read_pool_status(state: State) -> PoolStatus:
 
 
 class PoolStatusWriter:
-    """A writer of ``pools.json``, in the loop's thread. It writes the file whenever the pool status changes."""
+    """A writer of ``pools.json``, in the loop's thread. The file is written whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "", note: str = "") -> None:
         """Set the inputs. ``refused`` returns why the configuration in the files is not in force; empty if it is in

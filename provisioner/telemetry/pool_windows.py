@@ -37,7 +37,7 @@ class PoolFailure(NamedTuple):
 
 
 TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
-"""Causes that mean that a machine was taken away, which says nothing about the machine or its template."""
+"""Causes of losses for which neither the machine nor its template is to blame, because the machine was taken away."""
 
 _Failed = tuple[float, Failure, bool]
 """The time of a failure, the failure, and True if the failure counts for ``failed_in_a_row``."""
@@ -85,7 +85,7 @@ def window_documents(
     """Return a document for each pool and template. ``waiting``: the number of machines that wait there. ``queues``: as
     ``find_queues`` returns them.
 
-    ``window`` (None if untried); ``backing_off``; ``why`` and ``since``: reason and begin of the back-off;
+    ``window`` (None if untried); ``backing_off``; ``why`` and ``since``: reason and start of the back-off;
     ``next_probe``: the time of the next create during the back-off; ``last_error``: see ``last_error``; ``missing``:
     the number of machines that wait there; ``queue``: the queued machines among them, or None.
     """

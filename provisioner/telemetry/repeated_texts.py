@@ -1,5 +1,5 @@
-"""Numbers in place of repeated texts of clouds in a status. The first time, a text is written out with its number.
-After that, only the number of the text is written. The functions are pure."""
+"""Numbers in place of a status's repeated texts of clouds. Where a text occurs first, it is written out with a number
+before it. Everywhere else, only the number is written. The functions are pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ TABLES = ("templates", "pools", "machines")
 
 
 def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that replaces a text. A text that occurs more than once in ``texts`` is returned with a number
-    before it at the first call, and as the number alone at later calls. Every other text is returned unchanged."""
+    """Return a function that takes a text and returns its replacement. For a text that occurs more than once in
+    ``texts``, the first call returns the text with a number before it, and later calls return only the number. Every
+    other text is returned unchanged."""
     counts = Counter(text for text in texts if len(text) >= LEAST)
     numbers = {text: f"[{number}]" for number, text in enumerate([text for text in counts if counts[text] > 1], 1)}
     written: set[str] = set()
@@ -56,8 +57,9 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed by ``change``. The text of a back-off is changed once, also if the last
-    error has the same text. A text that several machines of a pool share is changed once, too."""
+    """Return a document with its texts changed by ``change``. If a back-off and the last error have the same text,
+    ``change`` is called once for both. ``change`` is also called only once for a text that several machines of a pool
+    share."""
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}

@@ -95,7 +95,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Return the URL of the server with the port on which it listens. Raise RuntimeError before ``start``."""
+        """Return the URL of the server, with the port on which the server listens. Raise RuntimeError before
+        ``start``."""
         if self._socket is None:
             raise RuntimeError("the server has not been started")
         host, port = self._socket.getsockname()[:2]

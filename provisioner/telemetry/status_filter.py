@@ -11,8 +11,8 @@ from provisioner.telemetry.status_model import StatusModel
 
 
 def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", request: str = "") -> StatusModel:
-    """Return the part of a status that concerns this pool, this template and this request. An empty name selects
-    all."""
+    """Return the part of a status that concerns this pool, this template and this request. An empty name selects all
+    pools, templates or requests."""
     template_id = template or next((one["template"] for one in whole.requests if one["id"] == request), "")
     machines = [row for row in whole.machines if pool in ("", row.pool) and template_id in ("", row.template)]
     pools, templates = {pool, *(row.pool for row in machines)}, {template_id, *(row.template for row in machines)}
@@ -35,7 +35,8 @@ def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
     """Return the items of the status's lists that concern these pools, templates and request. An item that names no
-    pool concerns all pools; an item that names no template or no request concerns all of them."""
+    pool concerns all pools. In the same way, an item without a template or without a request concerns all templates or
+    all requests."""
     names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "losses", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [

@@ -47,10 +47,10 @@ class StatusInputs:
     holds: Mapping[str, Any]
     """The holds in force, as ``current_holds`` returns them."""
     refusal: str
-    """Reason why the loop cannot write the state directory; empty if the loop can write, or if it is only this host or
-    this user that cannot write."""
+    """Reason why the loop cannot write the state directory. Empty if the loop can write, or if writing fails only for
+    this user or on this host."""
     differing: Sequence[Difference]
-    """HF's files that the scripts have read with another content than the loop uses."""
+    """HF's files of which the scripts have read another version than the loop uses."""
     demand: Mapping[str, Any]
     """The report of the last step of ``provisioner demand``; empty if there has been none."""
     wall: float
@@ -86,7 +86,8 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
 
 
 def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
-    """Return the reason why the loop cannot write; empty if it can write, or if only this user or this host cannot.
+    """Return the reason why the loop cannot write. Return an empty text if the loop can write, or if writing fails only
+    for this user or on this host.
 
     For example, this host may mount the directory read-only.
     """
@@ -216,8 +217,8 @@ def _waits_message(signs: LifeSigns) -> str:
 
 
 def silence_message(loop: Document) -> str:
-    """Return the time since which no loop has run, and its age, as the part of a sentence; empty if a loop runs or may
-    run."""
+    """Return a part of a sentence: the time since which no loop has run, and how long ago this time was. Return an
+    empty text if a loop runs or may run."""
     if loop["running"] is not False:
         return ""
     if not loop["last_beat"]:

@@ -60,9 +60,10 @@ class StatusModel:
     generation: int
     """The generation of intent.json."""
     loop: Document
-    """The last holder of the loop lock with its ``fate``; ``last_beat``, ``silent_seconds`` and ``running`` (None if
-    unknown); ``advice``: the next step if no loop runs; ``waits``: a message if a loop waits, or empty;
-    ``intent_lock``: the process that has held the lock of intent.json for too long, or empty."""
+    """The last holder of the loop lock; its ``fate`` (``ended``, ``gone``, ``released``, ``holds``, ``waits``, or empty
+    if unknown); ``last_beat``, ``silent_seconds`` and ``running`` (None if unknown); ``advice``: the next step if no
+    loop runs; ``waits``: a message if a loop waits, or empty; ``intent_lock``: the process that has held the lock of
+    intent.json for too long, or empty."""
     files: Document
     """The ``condition`` of intent and of memory, each with a ``text`` if its condition is not fine."""
     hostfactory: Document
@@ -77,7 +78,7 @@ class StatusModel:
     """The mistake because of which the loop refuses the configuration in the files (``since``, ``text``); None if the
     configuration is in force."""
     configuration_differs: Sequence[Document]
-    """HF's files that the scripts have read with another content than the loop uses: ``file``, the ``newer`` side and
+    """HF's files of which the scripts have read another version than the loop uses: ``file``, the ``newer`` side and
     ``text``. A newer file that the loop refuses is left out here, because it is in ``configuration_refused``."""
     paused: Sequence[str]
     """The pools that the configuration pauses."""
@@ -331,7 +332,8 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield alarms about machines that ended, do not run, still exist though they should be gone, or are set aside."""
+    """Yield alarms about machines that ended, that do not run, or that still exist though they should be gone, and
+    about slots for which the loop stopped all actions until an operator has checked them."""
     yield from loss_lines(status.losses, quiet=False)
     for one, count in _count_by_reason(status.down):
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"

@@ -51,18 +51,15 @@ LONGEST = 120
 filling the page."""
 
 MOST_SENTENCES = 100
-"""Maximum number of sentences of a timeline that are shown, the newest ones."""
+"""Maximum number of sentences of a timeline that are shown. The newest sentences are shown."""
 
 MOST_LINES = 5_000
-"""Maximum number of journal lines from which a pool's timeline is made, the newest ones. They give more sentences than
-the page shows.
-
-A pool that has refused all day has fifty thousand lines.
-"""
+"""Maximum number of journal lines from which a pool's timeline is made. The newest lines are used, and they give more
+sentences than the page shows. Without this limit the page would be slow, because a pool that has refused creates all
+day has fifty thousand lines."""
 
 FRESH = 1.0
-"""Seconds for which the page uses a reading of the files again, so that many open pages cost little more than one
-page."""
+"""Seconds for which a reading of the state files is used again. So many open pages cost little more than one page."""
 
 TimelineRow = tuple[str, str]
 """The time of an event as text, and the event as a sentence."""
@@ -215,8 +212,8 @@ class StatusPage:
         return _render(template, HTTPStatus.OK, **(shown | values))
 
     def _timeline(self, visit: Visit) -> Sequence[TimelineRow]:
-        """Return the events of a subject in order, from the newest file of the journal. For all files of the journal,
-        use the command ``explain``."""
+        """Return the events of a subject, the oldest first. Only the newest file of the journal is read. The command
+        ``explain`` reads all files."""
         kind, name = visit.subject
         if kind not in ("pool", "request", "machine"):
             return ()

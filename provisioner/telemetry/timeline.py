@@ -190,8 +190,8 @@ def _with_milestones(facts: list[Fact], record: RequestRecord | None) -> list[Fa
 
 
 def _machine_facts(facts: list[Fact]) -> list[Fact]:
-    """Return those events of a request that belong to the timeline of one machine: the order, deferrals before the
-    machine was opened, the machine's own events, and the first answers."""
+    """Return those events of a request that belong to the timeline of one machine: HF's request, deferrals before the
+    machine's first event, the machine's own events, and the first answers."""
     own = [fact for fact in facts if fact.machines]
     begin = min((fact.at for fact in own), default=math.inf)
     before = [fact for fact in facts if fact.event == "asked" or (fact.event == "deferred" and fact.at <= begin)]
@@ -252,8 +252,8 @@ def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord
 
 
 def machine_documents(memory: Memory, request: str) -> list[dict[str, Any]]:
-    """Return a document for each machine of a request: ``machine``, ``pool``, the ``verdict`` of its slot, ``ran``,
-    ``gone`` and the ``text`` of its failure."""
+    """Return a document for each machine of a request: ``machine``, ``pool``, the ``verdict`` of its slot, ``ran``
+    (True if it has ever run), ``gone`` (True if it no longer exists) and the ``text`` of its failure."""
     record = memory.requests.get(request)
     return [
         {

@@ -140,8 +140,8 @@ _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "troubled": lambda line: {"about": line.get("error", "")},
     "window": _read_window,
 }
-"""Functions that return the fields of a ``Fact`` that differ between events, by event. Other events are read by
-``_read_command``."""
+"""The fields of a ``Fact`` that depend on the event: a function for each event, which reads these fields from a journal
+line. Lines of other events are read by ``_read_command``."""
 
 _REASONS: Mapping[str, str] = {
     PendingReason.WINDOW: "the window",

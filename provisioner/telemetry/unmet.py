@@ -125,7 +125,7 @@ class UnmetDocuments:
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
         """Return the error class and the text of the failure, the loop time at which the reason began, and the loop
-        time of the next try. Each is None (the text is empty) if unknown."""
+        time of the next try. An unknown text is empty, and any other unknown value is None."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text, since = self._find_unseen_cause(one)

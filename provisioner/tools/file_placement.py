@@ -78,7 +78,7 @@ def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
     for copies.
 
     Return the directory with copies of the replaced files; None if no file was replaced. A replaced file keeps its
-    owner and group. A new file gets those of its directory. Raises OSError before any file is replaced, or
+    owner and group. A new file gets owner and group of its directory. Raises OSError before any file is replaced, or
     StateUnwritable.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):

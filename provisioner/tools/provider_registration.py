@@ -110,7 +110,7 @@ def _json_text(value: object) -> str:
 
 
 class _Style(NamedTuple):
-    """The layout of a JSON text: the points in which HostFactory's files and those of editors differ."""
+    """The layout of a JSON text, by which HostFactory's own files differ from files that an editor wrote."""
 
     indent: str
     colon: str
