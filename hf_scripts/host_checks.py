@@ -1,5 +1,5 @@
-"""Checks of the host: directories, mounts, file systems, SELinux labels and ego.conf, where the scripts depend on
-them."""
+"""Checks of the properties of this host on which the scripts depend: directories, mounts, file systems, SELinux labels
+and ego.conf."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ STDOUT, STDERR = 1, 2
 
 WRONG_ERRORS = (ConfigError, UsageError, DirectoryError, TemplatesError, MissingExtra)
 """Errors in the call or in the configuration, which end the process with exit code WRONG. A BackendError that reaches
-``run`` does the same."""
+``run`` also ends the process with WRONG."""
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 a problem was found, 2 wrong usage or configuration, 130 ended by Ctrl-C, 141 the reader "

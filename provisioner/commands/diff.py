@@ -76,7 +76,7 @@ MEANINGS = {
 machine, and True if the machine exists."""
 
 WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
-"""The meaning of a view by its phase, for a machine that was reported to HostFactory and should run."""
+"""The meaning of a view by the machine's phase, for a machine that was reported to HostFactory and should run."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -104,9 +104,9 @@ def diff_document(
 ) -> dict[str, Any]:
     """Return the machines in groups of the same view and meaning. Groups with a difference come first.
 
-    ``names``: the machines in HostFactory's last list; None before the first list. The keys ``hostfactory``, ``memory``
-    and ``clouds`` hold the number of machines that each has. ``unseen``: the reason for each pool that could not be
-    observed. ``groups``: view, meaning and machines of each group.
+    ``names``: the machines in HostFactory's last list; None before the first list. ``hostfactory``, ``memory`` and
+    ``clouds``: the numbers of machines in the list, in memory and in the clouds. ``unseen``: the reason for each pool
+    that could not be observed. ``groups``: view, meaning and machines of each group.
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}

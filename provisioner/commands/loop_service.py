@@ -147,7 +147,7 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _judge(self, settings: Settings) -> None:
-        """Raise ValueError if the loop would not start with these settings and the files that they name."""
+        """Raise ValueError if the loop would not start with these settings and the files that the settings name."""
         try:
             ending_authorities(settings.ca_bundle, 0.0)
         except BackendError as error:

@@ -136,8 +136,8 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """Yield a line for all machines of the same pool, template and reason. The line shows only the first machine's
-    message of the cloud."""
+    """Yield a line for all machines of the same pool, template and reason. The line ends with the message that the
+    cloud gave about the first of these machines, if there is one."""
     groups = defaultdict[tuple[str, ...], list[Document]](list)
     for entry in entries:
         groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)

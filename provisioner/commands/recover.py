@@ -96,10 +96,10 @@ def _recovery(
 def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
-    ``files``: the condition (fine, new, missing, unreadable, older) by kind. ``reasons``: why a file is unreadable, by
-    kind. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its machines are
-    known. ``writes``: kinds of files to write or move aside. ``unknown``: machines without a request. ``unseen``: pools
-    that could not be observed.
+    ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``). ``reasons``: why a file is
+    unreadable, by file. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its
+    machines are known. ``writes``: the files to write or move aside. ``unknown``: machines without a request.
+    ``unseen``: pools that could not be observed.
 
     ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. The caller adds what the command
     has done: ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence).

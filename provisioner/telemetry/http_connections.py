@@ -32,7 +32,7 @@ RESPONSE_SECONDS = 30.0
 HEAD_BYTES, LINE_BYTES = 32_768, 8_192
 """Maximum number of bytes of a request's head, and of one line in the head."""
 UNSENT_BYTES = 32 * 1024 * 1024
-"""Maximum number of bytes of all responses together that clients have not received yet."""
+"""Maximum total size, in bytes, of the responses that clients have not received yet."""
 CONNECTIONS, SHARE = 256, 4
 """Maximum number of open connections, and a divisor: connections use at most 1/``SHARE`` of the file descriptors that
 the process may open, because the loop needs the rest."""

@@ -1,4 +1,5 @@
-"""Problems of pools that an operator has to fix: unseen pools, failing machines, exceeded caps, used-up budgets.
+"""Problems of pools that an operator has to fix: unseen pools (without a complete and trusted observation), failing
+machines, exceeded caps, used-up budgets.
 
 The functions are pure.
 """

@@ -27,13 +27,13 @@ class PoolFailure(NamedTuple):
     """The time at which the slot was closed or the back-off began. For a machine that still waits: the time at which
     its create was sent."""
     since: float
-    """The time of the first failure of this class in the pool since a machine last ran there."""
+    """The time of the first failure with the same error class in the pool since a machine last ran there."""
     is_over: bool = False
     """True if a machine has begun to run in the pool after the failure, no machine waits for room there, and the pool
     does not back off."""
     failed_in_a_row: int = 0
-    """Number of machines that failed with this class since a machine last ran. Machines that had run, and machines that
-    were taken away, do not count."""
+    """Number of machines that failed with the same error class since a machine last ran. Machines that had run, and
+    machines that were taken away, do not count."""
 
 
 TAKEN = frozenset({LossCause.PREEMPTED, LossCause.EVICTED, LossCause.NODE, LossCause.DELETED})
