@@ -96,8 +96,8 @@ def _recovery(
 def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:
     """Return the state of the files, the files to write, and the effects of a release of the brake.
 
-    ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``). ``reasons``: why a file is
-    unreadable, by file. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its
+    ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``). ``reasons``: why a file
+    is unreadable, by file. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its
     machines are known. ``writes``: the files to write or move aside. ``unknown``: machines without a request.
     ``unseen``: pools that could not be observed.
 
