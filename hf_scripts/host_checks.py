@@ -81,10 +81,10 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def check_searchable(path: str) -> Iterator[CheckResult]:
-    """Yield a mistake for the first directory above the path that this user may not search. Files below such a
-    directory seem not to exist.
+    """Yield a mistake if this user may not search a directory above the path, because files below such a directory seem
+    not to exist. Only the first such directory is reported.
 
-    If the path leads through links, also search above the path to which the links lead.
+    If the path leads through links, also check the directories above the path to which the links lead.
     """
     ways = [PurePath(os.path.abspath(path)).parents, PurePath(os.path.realpath(path)).parents]
     for parent in [parent for way in ways for parent in reversed(way)]:

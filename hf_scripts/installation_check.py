@@ -227,8 +227,9 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return the mistake that this user may not use a file, with the commands that change owner, group and mode of the
-    file. The commands name the group that new files of this user get, because every replaced file gets this group."""
+    """Return a mistake whose text says that this user may not use a file, and gives the commands that change owner,
+    group and mode of the file. The group in the commands is the group that new files of this user get, because every
+    replaced file gets this group."""
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)

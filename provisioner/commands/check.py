@@ -54,8 +54,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the result of the check. Return PROBLEM if a pool's place has an error. Raises ConfigError, TemplatesError,
-    UsageError."""
+    """Check the configuration, and with ``--live`` the places of the pools, and print what was found. Return PROBLEM if
+    a pool's place has an error. Raises ConfigError, TemplatesError, UsageError."""
     configuration = settings(options.config)
     provider = templates.load(config_file(options.config).parent, os.environ)
     load_both(config_file(options.config).parent, provider)
@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files: about files of which the scripts or the loop last read another version, and
-    about keys that have no effect."""
+    """Return the warnings about HF's files: files that differ from the version that the scripts or the loop last read,
+    and keys that have no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),

@@ -211,8 +211,8 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the end of a message about an unknown name: the known names that resemble it, or some of the known
-    names."""
+    """Return the last words of a message about an unknown name: the known names that resemble the unknown name, or some
+    of the known names."""
     return suggestion(name, sorted(names), many=True) or "; there is none"
 
 

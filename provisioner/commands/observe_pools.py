@@ -24,7 +24,7 @@ OBSERVE_SECONDS = 30.0
 """Seconds within which a command repeats a failed observation."""
 CHECK_SECONDS = 10.0
 """Seconds within which a backend must have checked the place of its pool. The start of the loop waits no longer,
-because the loop also notices mistakes later."""
+because the loop would notice a mistake later, too."""
 ANSWER_SECONDS = 2.0
 """Seconds to wait for a backend's findings after ``CHECK_SECONDS``. The wait is worth its time, because a finding may
 forbid the start of the loop."""

@@ -59,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_status(options: argparse.Namespace, state: State) -> StatusModel:
-    """Read the state. Return the status, or the part of it that the options request. Raises StateError, and UsageError
-    for an unknown name."""
+    """Read the state. Return the status, or only the part of the status that the options request. Raises StateError,
+    and UsageError for an unknown name."""
     whole = status_model(read_status_inputs(state))
     known = {
         "pool": [row.pool for row in whole.pools],

@@ -24,7 +24,7 @@ LAST_ERROR = 60
 """Maximum number of characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
-"""Maximum number of times that are shown, if machines without a request appeared at many times."""
+"""Maximum number of moments that are shown, at which machines without a request appeared."""
 
 SHOWN = 20
 """Maximum number of machines that ``recover`` names, of those that wait to be deleted. ``-o json`` names all of

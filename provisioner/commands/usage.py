@@ -49,8 +49,8 @@ def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
 
 
 def first_day(text: str) -> str:
-    """Return the first day of the period that an argument gives: a date, or a number of days such as ``7d``. A period
-    of seven days ends today. Raises ArgumentTypeError."""
+    """Return the first day of the period that an argument gives: a date, or a number of days. ``7d`` means the seven
+    days that end today. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[1-9][0-9]{0,4}d", text):
         return day(text, "a date such as 2026-11-01, or a number of days such as 7d")
     return (date.fromisoformat(wall_day(time.time())) - timedelta(days=int(text[:-1]) - 1)).isoformat()
@@ -103,8 +103,8 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the machine-milliseconds of each group of the columns ``by``. In each group, every template, pool and
-    account has a sum of its own, because their prices may differ."""
+    """Return the machine-milliseconds of each group of the columns ``by``. Each group has a separate number for every
+    combination of template, pool and account, because their prices may differ."""
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():

@@ -16,7 +16,7 @@ MANY, SHARE = 2, 0.1
 machines that run there."""
 
 CODE = re.compile(r"OOMKilled|exit code \d+")
-"""Pattern of the part of a reason that distinguishes one exit from another."""
+"""Pattern of the words in the reason for a loss that say how the machine's program ended."""
 
 STEPS = {
     LossCause.EXITED: "the program of the machines ends by itself: read its output (kubectl logs, Cloud Logging)",

@@ -1,4 +1,4 @@
-"""Numbers in place of a status's repeated texts of clouds. Where a text occurs first, it is written out with a number
+"""Numbers that replace repeated texts of clouds in a status. Where a text occurs first, it is written out with a number
 before it. Everywhere else, only the number is written. The functions are pure."""
 
 from __future__ import annotations

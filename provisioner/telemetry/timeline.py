@@ -82,8 +82,8 @@ _SHARED = ("at", "event", "pool", "result", "reason", "verdict", "cause", "text"
 def readable_lines(lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose fields have the types that the loop writes. Leave out the other lines.
 
-    Lines of one cycle that differ only in their machine become one line. This saves most of the work for a request with
-    ten thousand machines.
+    Lines of one cycle that differ only in their machine are merged into one line. The merge saves most of the work for
+    a request with ten thousand machines.
     """
     folded: list[Line] = []
     named: dict[tuple[object, ...], list[Any]] = {}

@@ -71,7 +71,7 @@ def _read_line(line: Line, is_ours: Callable[[str], bool]) -> Fact | None:
 
 
 def format_order(template: str, account: object) -> str:
-    """Return the template and the account of a request as the end of a sentence."""
+    """Return the last words of a sentence about a request: the request's template and account."""
     return f"of template {template}" + (f" for account {account}" if account else "")
 
 

@@ -1,6 +1,6 @@
 """Rendering of all files that HostFactory needs for a provider instance, from one settings file.
 
-All files are rendered and checked before the first is put in place. Registration files keep the entries of other
+All files are rendered and checked before the first file is put in place. Registration files keep the entries of other
 providers. The module reads and writes files. It uses neither network, clock nor log.
 """
 
