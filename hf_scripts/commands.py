@@ -95,8 +95,7 @@ def get_available_templates(call: ScriptCall) -> str:
 
 
 def _with_lsf_names(call: ScriptCall, template: Template) -> Template:
-    """Return the template. If the caller is LSF, return it with the attribute ``mem``, which is LSF's name for
-    ``nram``."""
+    """Return the template. If the caller is LSF, add the attribute ``mem``, which is LSF's name for ``nram``."""
     if not call.directories.is_lsf:
         return template
     return template._replace(attributes={"mem": template.attributes["nram"], **template.attributes})
@@ -213,8 +212,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Return the answer with the lost machines among the hosts that HF listed. A machine that HF has returned already
-    is left out."""
+    """Return the answer that names the lost hosts of HF's list, except hosts that HF has returned already."""
     listed = host_lists.listed(call.document)
     sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)
