@@ -24,7 +24,7 @@ def group_name(gid: int) -> str:
 
 
 def denied_message(path: str) -> str:
-    """Return a message from which an operator can fix a refused access: owner and mode of the file, and our own user.
+    """Return a message that helps an operator to fix a refused access: owner and mode of the file, and our own user.
 
     If the file cannot be reached, the message names the nearest directory above the file that can be reached.
     """

@@ -86,8 +86,8 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def _has_foreign_name(path: str, descriptor: int) -> bool:
     """Return True if the open file has a name that our writers did not give it.
 
-    While a file is created only if it does not exist, it has a second, temporary name. If the writer is killed at this
-    moment, the file keeps both names.
+    A writer that must not replace an existing file gives the new file a temporary name first and then the final name.
+    If the writer is killed before it removes the temporary name, the file keeps both names.
     """
     directory, name = os.path.split(path)
     facts = os.fstat(descriptor)  # before the names: a name that is removed meanwhile only leads to another try
@@ -132,7 +132,7 @@ def read_own(path: str) -> bytes:
 
 
 def read_descriptor(descriptor: int) -> bytes:
-    """Return all content of an open file that was not read yet. Raises OSError."""
+    """Read an open file from its present position to the end. Raises OSError."""
     blocks = []
     while block := os.read(descriptor, max(os.fstat(descriptor).st_size + 1, 4096)):
         blocks.append(block)

@@ -15,7 +15,7 @@ def full_version() -> str:
 
 
 def cloned_commit(git: Path) -> str:
-    """Return ``+g`` and the first digits of the commit that is checked out; empty if ``git`` is no directory of git."""
+    """Return ``+g`` and the first digits of the commit that is checked out; empty if ``git`` is not a git directory."""
     with suppress(OSError, IndexError):
         if git.is_file():  # a work tree that shares the clone of another directory
             git = git.parent / git.read_text().removeprefix("gitdir: ").strip()

@@ -1,7 +1,7 @@
-"""YAML texts that operators write, read strictly and safely. No clock, no logger.
+"""YAML texts that operators write, read strictly and safely. The functions use no clock and do not log.
 
 Strictly means that a repeated key is a mistake. Safely means that any text soon gives a document or a YAMLError, even
-if it is nested deeper than Python's stack or if its aliases stand for a billion values.
+if the text is nested deeper than Python's stack or has aliases that stand for a billion values.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Loss(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The record of a request or return request."""
+    """The id of a recorded request or return request, and the age of the loop's last heartbeat."""
 
     id: str
     silent_seconds: float | None

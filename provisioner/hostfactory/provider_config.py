@@ -1,6 +1,7 @@
 """A provider instance: its directories, from HostFactory's environment, and its ``<inst>prov_config.json``.
 
-The file is read tolerantly, because sites write it by hand and HF rewrites it. Every mistake is reported. No logger.
+The file is read tolerantly, because sites write it by hand and HF rewrites it. Each mistake is returned to the caller,
+because this module does not log.
 
 The scripts import this module at every call. So the module uses named tuples (dataclasses would cost 7 ms), and neither
 YAML nor pydantic.
@@ -39,14 +40,14 @@ UNUSED_PREFIXES = ("GKE_CRD_", "PUBSUB_")
 here."""
 
 KUBERNETES = "kubernetes:"
-"""First part of a value of ``STATE`` that puts the state into a Kubernetes API. The name of the namespace follows."""
+"""Beginning of a value of ``STATE`` that puts the state into a Kubernetes API. The name of the namespace follows."""
 PLACE = rf"files|{KUBERNETES}([a-z0-9]([-a-z0-9]{{0,61}}[a-z0-9])?)"
 
 LARGEST = 16 * 1024 * 1024
-"""Largest size of a file in bytes. Ten thousand templates, the most that HF allows, take a tenth of it."""
+"""Maximum size of a file in bytes. Ten thousand templates, the most that HF allows, take a tenth of this size."""
 
 DEEPEST = 60
-"""Deepest nesting of a document in levels: much more than HF writes, and much less than Python's stack allows."""
+"""Maximum depth of a document in levels: much more than HF writes, and much less than Python's stack allows."""
 
 SHOWN_CHARACTERS = 60
 """Maximum number of characters of a wrong value that a message shows: enough to find the value, and too few to fill a
@@ -126,8 +127,8 @@ class ConfigFile(NamedTuple):
 
 
 class Directories:
-    """The directories of a provider instance. A property raises DirectoryError if the environment does not give its
-    value."""
+    """The directories of a provider instance. The properties ``name``, ``conf`` and ``state`` raise DirectoryError if
+    the environment does not give their value."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -149,8 +150,8 @@ class Directories:
 
     @property
     def conf(self) -> str:
-        """Return the directory of the instance's two files. Under LSF they are in ``conf`` below the directory in
-        the environment."""
+        """Return the directory of the instance's two files. Under LSF this is ``conf`` below the directory that the
+        environment names."""
         own = self._own_directory("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf")
         directory = own or self.environment.get("PRO_CONF_DIR")
         if not directory:
@@ -160,8 +161,8 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """Return the state directory: HF's work directory, or under LSF a directory of our own in LSF's data directory,
-        which all providers share."""
+        """Return the state directory: HF's work directory. Under LSF, return a directory of our own in LSF's data
+        directory, which all providers share."""
         directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
             directory = os.path.join(data, self.name)
@@ -183,25 +184,26 @@ class Directories:
 
     @property
     def host(self) -> str:
-        """Return the name of HostFactory's machine in the form in which the log's file name contains it."""
+        """Return the name of HostFactory's machine, as the name of the log file contains it."""
         return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
 
     def config_file(self, path: str) -> ConfigFile:
-        """Return the provider config of a file, which is read once. Raises TemplatesError."""
+        """Return the provider config at ``path``. The file is read only at the first call. Raises TemplatesError."""
         if path not in self._config_files:
             self._config_files[path] = load_config(path)
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory, or else its directory below HF's common directory; empty if unknown."""
+        """Return the instance's own directory, which the variable ``own`` names, or else its directory below HF's
+        common directory; empty if unknown."""
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common_directory(self, name: str, under_top: str) -> str:
-        """Return HF's common directory: from its variable, or else below HF_TOP, because HF's profile may lack the
-        variable."""
+        """Return HF's common directory: the directory in the variable ``name``, or else ``under_top`` below HF_TOP,
+        because HF's profile may lack the variable. Empty if unknown."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 
@@ -268,8 +270,8 @@ def read_json(path: str) -> object:
 
 
 def _is_too_deep(document: object) -> bool:
-    """Return True if the nesting exceeds ``DEEPEST``. Python's stack may suffice to read a document but not to print
-    it."""
+    """Return True if the nesting exceeds ``DEEPEST``. A deep document must be refused even if Python can read it,
+    because Python may fail to print it."""
     level = [document]
     for _ in range(DEEPEST):
         parts = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]

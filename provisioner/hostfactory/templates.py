@@ -97,7 +97,8 @@ def load(
     environment: Mapping[str, str],
     read_config: Callable[[str], ConfigFile] = load_config,
 ) -> Provider:
-    """Read both files of the instance HF_PROVIDER_NAME (LSF: PROVIDER_NAME), or of the only instance in ``directory``.
+    """Read both files of the instance that HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names, or else of the only instance in
+    ``directory``.
 
     Raises TemplatesError if a file is unreadable, if no template is valid, or if the environment does not name one of
     several instances.

@@ -1,7 +1,7 @@
 """Validation of a configuration. All mistakes are reported at once, each with file, setting, expected value and actual
 value.
 
-No network, no clock, no logger.
+The functions use no network and no clock, and do not log.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SomeLimits = TypeVar("SomeLimits")
 
 
 class Section(BaseModel):
-    """Settings that are read once and never change. An unknown setting is a mistake. Types are not converted."""
+    """Settings that are read once and never change. An unknown setting is a mistake. A value of another type is a
+    mistake, too, and is not converted."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True

@@ -30,20 +30,20 @@ from provisioner.state.errors import (
 )
 
 FILE_MODE = 0o660
-"""Mode of state files. The scripts and the loop may run as two users of one group, so the group may write whatever
-the umask is."""
+"""Mode of state files. The group may write, whatever the umask is, because the scripts and the loop may run as two
+users of one group."""
 
 OPEN_AGAIN = 5
-"""Number of times that a file is opened again before an older content (from an NFS cache) or ESTALE is accepted as
-true."""
+"""Number of times that a file is opened again if its content is too old or if NFS reports ESTALE. An NFS cache may be
+the cause, so only the last try is believed."""
 
 FIRST_PAUSE = 0.02
 """Seconds before a file is opened again for the first time. Each later pause is twice as long, so that all pauses
 together take 0.6 s."""
 
 LEFTOVER_AGE = 600.0
-"""Age in seconds from which a temporary file is removed, because replacing a file takes milliseconds, so that the
-file's writer must be dead."""
+"""Age in seconds above which a temporary file is removed. Replacing a file takes milliseconds, so the writer of an
+older temporary file must be dead."""
 
 
 class Located:
@@ -75,8 +75,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    The file is opened again if it was replaced on the server meanwhile (ESTALE), or if it has a second name, because a
-    cache may still have the file's temporary name.
+    The file is opened again if the server has replaced it meanwhile (ESTALE), or if the file has two names (hard
+    links), because an NFS cache may still show the temporary name.
     """
     for is_last in tries():
         try:
@@ -123,8 +123,8 @@ def replace(
 ) -> None:
     """Replace the file's content: write a temporary file beside it, fsync, rename, fsync the directory.
 
-    The new file gets the group of the old file, and ``mode`` whatever the umask is. ``durable``: False omits both
-    fsyncs, for files that are soon written again. ``check``: called just before the rename; it may raise.
+    The new file gets the group of the old file, and exactly ``mode``, whatever the umask is. ``durable``: False omits
+    both fsyncs, for files that are soon written again. ``check``: called just before the rename; it may raise.
 
     Raises StateUnwritable, or Disturbed if ``stop_replacing`` was called meanwhile. If an error is raised before the
     rename, the old content stays and the temporary file is removed.
@@ -228,8 +228,8 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 
 def open_shared(path: str, flags: int) -> int:
-    """Open a file, and create the file if it is missing. If this user owns the file, it becomes writable for the group
-    whatever the umask was."""
+    """Open a file, and create the file if it is missing. If this user owns the file, the file becomes writable for the
+    group, whatever the umask was."""
     descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():

@@ -1,4 +1,4 @@
-"""Batched writes (group commit): one write adds the documents of all scripts that wait to intent.
+"""Batched writes (group commit): one write adds to intent the documents of all waiting scripts.
 
 A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes the
 posted documents together with its own.
@@ -37,7 +37,7 @@ Rows = Mapping[str, Mapping[str, dict[str, Any]]]
 """Documents by id, for each table by its name."""
 
 Terms = Mapping[str, Any]
-"""Properties that the data must have before a posted write may be added: its schema, and its provisioner if known."""
+"""Properties of the data to which a posted write may be added: the schema, and the provisioner if known."""
 
 
 class BatchedWrite:
@@ -93,7 +93,7 @@ class BatchedWrite:
     def withdraw(self) -> None:
         """Withdraw the write. After this call, the documents are either in the data or will never be.
 
-        If the system refuses a step, try again for a moment, because half a withdrawal has no effect. Raises
+        If the system refuses a step, try again for a moment, because only all steps together withdraw the write. Raises
         StateUnwritable.
         """
         for is_last in tries():
@@ -107,7 +107,7 @@ class BatchedWrite:
 
 
 def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
-    """Return the posted writes for the data at ``path`` whose owners still wait. Remove the posted writes of dead
+    """Return the posted writes of owners that still wait, for the data at ``path``. Remove the posted writes of dead
     processes.
 
     ``facts``: the properties of the data. A posted write that is unreadable or meant for other data stays, because its
@@ -133,10 +133,8 @@ def _prefix(path: str) -> str:
 
 
 def _content_while_owned(path: str) -> bytes:
-    """Return the content of a posted write.
-
-    If its owner no longer holds the lock, remove the file and return no content.
-    """
+    """Return the content of a posted write. If its owner no longer locks the file, remove the file and return empty
+    bytes."""
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

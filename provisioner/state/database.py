@@ -24,8 +24,8 @@ BLOCK = 65_536
 """Bytes per read in the search for the beginning of a file. The search mostly ends in the first block."""
 
 ENDS = (b"}}}", b"{}}")
-"""Possible last bytes of a database. The brackets close its last document (or an empty table), the table, and the
-file."""
+"""Possible last bytes of a database: the brackets that close the last document (or an empty table), its table, and the
+whole file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
 
@@ -50,7 +50,7 @@ class StateStorage(Storage):
         tables.
 
         This saves time if the last table is large (twelve megabytes of answers). Of the unread part, only the last
-        bytes are checked. This is enough to find a file that was cut off. Raises the errors of ``read``.
+        bytes are checked. These bytes show whether the file was cut off. Raises the errors of ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")

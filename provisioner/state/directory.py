@@ -43,7 +43,7 @@ configuration."""
 
 
 BLOCK = 4096
-"""Bytes of a probe write. A smaller file may fit into its directory entry, so that its write would succeed on a full
+"""Bytes of a probe write. A smaller block may fit into its directory entry, and the probe would then succeed on a full
 disk."""
 
 
@@ -171,9 +171,9 @@ class StateDir(StateFiles):
         """Return the seconds from the last write of intent.json to the loop's last sign of life; 0 if unknown or
         negative.
 
-        The file system's clock gives both times (law: time is an argument). If the loop trimmed intent after HF's last
-        call, the result is less than the time since that call, and requests seem younger than they are. Raises
-        StateUnreadable.
+        The file system's clock gives both times (law: time is an argument). The loop also writes intent when it trims
+        intent. So after a trim the number is smaller than the seconds since HF's last call, and requests seem younger
+        than they are. Raises StateUnreadable.
         """
         written = atomic.stat_file(self.intent.path)
         signs = [atomic.stat_file(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -181,7 +181,8 @@ class StateDir(StateFiles):
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files that scripts and loop have read with different contents. Raises StateError."""
+        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        contents. Raises StateError."""
         from provisioner.state.marker_files import differences
 
         return differences(self.config.read())
@@ -205,13 +206,15 @@ class StateDir(StateFiles):
         return os.path.exists(self._recovery) or os.path.exists(self._taken_recovery)
 
     def take_recovery(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. Raises StateUnwritable."""
+        """Return True if an operator has asked the loop to release the brake. ``recovery_done`` later forgets this
+        release, and no release that an operator asks for meanwhile. Raises StateUnwritable."""
         with writing(self._recovery), suppress(FileNotFoundError):
             os.replace(self._recovery, self._taken_recovery)
         return os.path.exists(self._taken_recovery)
 
     def recovery_done(self) -> None:
-        """Forget durably the request for a release that was taken last. Raises StateUnwritable."""
+        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported.
+        Raises StateUnwritable."""
         atomic.remove(self._taken_recovery)
 
     # --- the scripts' calls -------------------------------------------------------------------------------------------
@@ -304,5 +307,6 @@ class StateDir(StateFiles):
         return shown, self.announced.path
 
     def note_read(self, digests: Digests) -> None:
-        """Record that the scripts have read the content of HF's two files that has these digests. Raises StateError."""
+        """Record the digests of HF's two files (provider config, templates) as the scripts have read them. Raises
+        StateError."""
         self.config.note("scripts", digests)

@@ -1,4 +1,5 @@
-"""The note beside a configuration: the state directories on which loops of this configuration began, the newest last.
+"""The note beside a configuration: a list of the state directories on which loops with this configuration have started,
+the newest last.
 
 The note is only a hint for operators. If the note cannot be written or read, no directory is known.
 """
@@ -13,16 +14,16 @@ from provisioner.state.atomic import replace
 from provisioner.state.errors import StateError
 
 SUFFIX = ".state-directories"
-"""End of a note's file name. Files with other names are not read, because any member of the group may write the file
-that contains the path of a note."""
+"""End of a note's file name. A path with another end is not read: the path itself comes from a file that any member of
+the group may write."""
 
 KEPT = 5
 """Maximum number of directories that a note keeps besides the newest."""
 
 
 def read_note(path: str, directory: str) -> list[str]:
-    """Return the directories in the note at ``path``, the newest last; empty if it cannot be read. An empty text in the
-    result stands for ``directory``."""
+    """Return the directories in the note at ``path``, the newest last; empty if the note cannot be read. ``directory``
+    itself is returned as an empty text."""
     with suppress(OSError, ValueError):
         own, noted = os.path.realpath(directory), read_own(path) if path.endswith(SUFFIX) else b""
         return ["" if one == own else one for one in noted.decode().splitlines()]
@@ -37,7 +38,7 @@ def add_to_note(path: str, directory: str) -> None:
 
 
 def find_former(path: str, directory: str) -> str:
-    """Return the newest directory in the note at ``path`` that has requests of HostFactory and is not ``directory``;
-    empty if there is none."""
+    """Return the newest other directory in the note at ``path`` that has requests of HostFactory; empty if there is
+    none. ``directory``: the directory that does not count."""
     others = reversed(read_note(path, directory))
     return next((one for one in others if one and os.path.exists(os.path.join(one, "intent.json"))), "")

@@ -38,7 +38,8 @@ A dump with any other name is refused, so that no path can lead out of the direc
 """
 
 MODE = 0o600
-"""Mode of the dump and of the files in it. A dump names machines, addresses and accounts."""
+"""Mode of the dump and of the files in it. Only the owner may read them, because a dump names machines, addresses and
+accounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def _members(packed: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_time(nanoseconds: object) -> int:
-    """Return a modification time if a file can have it. Raises ValueError if not."""
+    """Return the modification time in ns. Raises ValueError if no file can have this time."""
     if not isinstance(nanoseconds, int) or not 0 <= nanoseconds < 1 << 63:
         raise ValueError(f"{nanoseconds!r} is no time")
     return nanoseconds

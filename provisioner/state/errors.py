@@ -56,7 +56,7 @@ class StateUnreachable(StateError):
 
 
 class Disturbed(StateUnwritable):
-    """Another process asked in time that this content be not written. The old content stays."""
+    """Another process has prevented this write (``stop_replacing``). The old content stays."""
 
 
 class LockTimeout(StateError):
@@ -135,7 +135,7 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours_message(path: str, message: str) -> str:
-    """Return the message for a path of ours that is a link, or another object that is not a regular file.
+    """Return the message for a path of ours at which there is a link, or another object that is not a regular file.
 
     ``message``: the text of the error from ``open_own``.
     """
@@ -169,20 +169,21 @@ class Condition(StrEnum):
     """The condition of a state file, concluded from the file and from the lock file beside it.
 
     The lock file records the last generation that was written durably, and stays if the data file is removed. So a data
-    file that is older than the record was put there from outside.
+    file that is older than the record was put there from outside. *Trim* is the loop's removal of old requests from
+    intent.
 
     * NEW: the file is absent, and no generation is recorded. Scripts make intent. A loop at its start makes memory.
     * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse to write. A loop at its start
-      rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING whatever its lock file
-      records.
+      rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING, whatever the lock file of
+      intent records.
     * UNREADABLE: the file does not parse. Scripts and trim refuse to write. A loop at its start does not plan.
-    * OLDER: the file has an older generation than the record. Unless a new read shows a newer file, because an NFS
-      cache was late, scripts and trim refuse to write. A loop at its start rebuilds memory and latches the brake.
+    * OLDER: the file has an older generation than the record. Scripts and trim read the file again, because an NFS
+      cache may be late, and refuse to write if it stays old. A loop at its start rebuilds memory and latches the brake.
     * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.
     * FINE: the file has the recorded generation or a newer generation. Scripts and trim write. A loop goes on.
 
-    `provisioner recover` writes intent again if it is MISSING, UNREADABLE or OLDER, and moves an UNREADABLE memory
+    `provisioner recover` writes intent again if intent is MISSING, UNREADABLE or OLDER, and moves an UNREADABLE memory
     aside.
     """
 
@@ -192,7 +193,7 @@ class Condition(StrEnum):
     OLDER = "older"
     """An old copy was put back. The lock file records a later write."""
     ALONE = "alone"
-    """The lock file is missing. Every writer makes the lock file first, so the file was put there from outside and
+    """The lock file is missing. Every writer makes the lock file first, so the data file was put there from outside and
     may be an old copy."""
     FINE = "fine"
 

@@ -95,7 +95,7 @@ def with_hold(holds: Holds, hold: Hold) -> Holds:
 
 
 def without_holds(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
-    """Return the holds without those of these kinds on the target of ``by``. ``by`` is the release: it records who
+    """Return the holds without the holds of these kinds on the target of ``by``. ``by`` describes the release: who
     released the holds, when and why."""
     removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
     if not removed_keys:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WITHDRAWALS = 100
 """Number of times that a write is prepared again because a waiting script gives up.
 
-A script that gives up may disturb a write twice.
+Each script that gives up may disturb a write twice, so the number is enough for fifty scripts.
 """
 
 RELIABLE = frozenset({Condition.NEW, Condition.FINE})
@@ -44,7 +44,7 @@ RELIABLE = frozenset({Condition.NEW, Condition.FINE})
 
 
 class IntentFile(StateFile):
-    """Reader of intent, which also checks whether the file is reliable."""
+    """A reader of intent. The reader also checks whether the file is reliable."""
 
     kind = "intent"
     tables = ("requests", "returns")
@@ -94,8 +94,8 @@ class IntentFile(StateFile):
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return the documents of these ids (requests or returns), for the ids that intent contains. The model is not
-        imported.
+        """Return the documents of these ids (requests or returns), for the ids that intent contains. This method does
+        not import the model, so that scripts start fast.
 
         Raises the errors of ``read``, and StateStale if an id is missing and the file is an old copy, because a newer
         file may contain the id.
@@ -111,7 +111,8 @@ class IntentFile(StateFile):
         return {key: tables[name][key] for name in self.tables for key in wanted if key in tables[name]}
 
     def returned_names(self) -> frozenset[str]:
-        """Return every machine name in a return request. Raises the errors of ``read``. The model is not imported."""
+        """Return every machine name in a return request. Raises the errors of ``read``. This method does not import the
+        model, so that scripts start fast."""
         try:
             return frozenset(name for document in self.load()["returns"].values() for name in document["names"])
         except (KeyError, TypeError) as error:
@@ -190,8 +191,8 @@ class IntentFile(StateFile):
 
 
 class IntentStore(IntentFile):
-    """Writer of intent, which always writes the whole file: batched additions, the trim, and the records that
-    ``recover`` puts back."""
+    """A writer of intent: adds batched writes, trims, and puts back the records of ``recover``. Each write replaces the
+    whole file."""
 
     def note_newest(self, generation: int) -> None:
         """Record a generation that is missing in the lock file, so that writers refuse an older file from now on.

@@ -82,8 +82,8 @@ class Recovery:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Return the kinds of files that the recovery must move aside. An unreadable intent is moved aside when
-        intent is written."""
+        """Return the kinds of unreadable files that the recovery moves aside before it writes. Intent is never among
+        these kinds: writing intent moves an unreadable intent aside."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 
@@ -97,14 +97,14 @@ class Recovery:
         """Return True if the brake is latched, or if a loop will latch the brake because of intent.
 
         Return False if memory is lost, because the loop will latch a new brake when it rebuilds memory, and an operator
-        has to see that brake first.
+        has to see the new brake before releasing it.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
 
     @property
     def is_wrong(self) -> bool:
-        """True if an operator has to act."""
+        """Return True if an operator has to act."""
         is_older = self.files.conditions["memory"] is Condition.OLDER
         return self.writes or self.latched or is_older or self.files.memory_lost
 
@@ -114,7 +114,7 @@ class Recovery:
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """Return True if a release of the brake, should the operator ask for it, would have no effect now."""
+        """Return True if a release of the brake would have no effect now, although the operator may want a release."""
         return not self.releases(applied=applied) and (self.is_wrong or not self.files.is_fine("memory"))
 
 
@@ -171,8 +171,8 @@ def _read(kind: str, part: Any, conditions: dict[str, Condition], reasons: dict[
 def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
     """Plan the recovery, without reading or writing files.
 
-    ``machines``: the running machines, or, if no file is lost, only the orphans that memory knows. ``prefix``: that of
-    the machines' names. ``instance``: the provider instance that owns intent, used if no file names the owner.
+    ``machines``: the running machines, or, if no file is lost, only the orphans that memory knows. ``prefix``: the
+    prefix of machine names. ``instance``: the provider instance that owns intent, used if no file names the owner.
     """
     wanted = _find_wanted(files, machines, prefix)
     current = _records(files.intent) if files.is_fine("intent") else {}
@@ -189,7 +189,8 @@ def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance
 
 
 def _find_wanted(files: Files, machines: Iterable[str], prefix: str) -> Records:
-    """Return the records that should be in intent. If two sources have the same record, the later source wins."""
+    """Return the records that should be in intent, by id. If several sources have a record, memory counts first, then
+    the present intent, then answers, then machine names."""
     wanted: Records = {}
     if files.needs_machines:
         wanted |= _records_from_names(machines, prefix) | _records_from_answers(files.answers) | _records(files.intent)
@@ -209,7 +210,7 @@ def _records(intent: Intent | None) -> Records:
 
 
 def _records_from_memory(memory: Memory) -> Records:
-    """Return intent as it was when memory was written, without records that may already be trimmed."""
+    """Return intent as it was when memory was written, without records that the loop may have trimmed already."""
     found: Records = {}
     for one in memory.requests.values():
         if not one.is_trimmed:
@@ -253,7 +254,7 @@ NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return the pool of each machine without a request, for the pools that were observed."""
+    """Return the pool of each machine without a request. Machines in pools that were not observed are left out."""
     seen = find_snapshots(observations).values()
     return {name: snapshot.pool for snapshot in seen for name in plan.unknown if name in snapshot.machines}
 

@@ -36,7 +36,8 @@ LONGEST_POLL = 0.04
 waiting."""
 
 TURN_POLL = 0.002
-"""Seconds between the tries of the process that has the turn. Other processes do not try meanwhile."""
+"""Seconds between two tries for the lock by the process that has the turn (see ``DataLock``). Other processes do not
+try meanwhile."""
 
 LOST_FILE = "The lock file was removed while it was held; no file was written. Never remove lock files. Try again."
 LOST_LOCK = (
@@ -120,7 +121,7 @@ class LockFile:
     def is_signed(self) -> bool:
         """Return True if the file still contains our signature.
 
-        Raises StateUnwritable if the file cannot be read. With this error, NFS 4 reports that the lock was lost.
+        Raises StateUnwritable if the file cannot be read. NFS 4 refuses the read if the lock was lost.
         """
         return self.record() == self._signed
 
@@ -132,7 +133,7 @@ class LockFile:
             return parse_line(os.pread(self._descriptor, 2 * RECORD_WIDTH, 0))
 
     def sign(self, facts: dict[str, Any], *, durable: bool = False) -> None:
-        """Replace the line in one write. Raises StateUnwritable."""
+        """Replace the lock file's line with ``facts``, in one write. Raises StateUnwritable."""
         if self._descriptor is None:
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
         line = json.dumps(facts, separators=(",", ":")).encode().ljust(RECORD_WIDTH - 1) + b"\n"
@@ -213,8 +214,8 @@ class DataLock:
         return is_taken and self._sign_acquired()
 
     def acquire(self, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lock before this object's time is up, which began when the object was made. Return False if the time
-        is up or ``stop()`` is true."""
+        """Take the lock within this object's time, which began when the object was made. Return False if this time is
+        up or ``stop()`` is true."""
         try:
             if self._turn.acquire(self._left_seconds(), stop):  # fails if the turn's holder is stopped
                 self._turn.sign(identity() | {"since": format_utc(time.time())})
@@ -287,7 +288,7 @@ def is_locked(path: str) -> bool:
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
     """Return a message about the process that has held a lock, or its turn, for at least ``HELD_SECONDS``, with the
-    operator's next step. Return an empty text if there is no such process or this is unknown.
+    operator's next step. Return an empty text if no process has held a lock for so long, or if this is unknown.
 
     ``path``: the lock file. ``clock``: function that returns the time by the file system's clock.
     """
@@ -310,7 +311,7 @@ def get_boot_id() -> str:
 def is_gone(holder: Mapping[str, Any]) -> bool:
     """Return True if the holder is proven gone: a process of this host and this boot that does not exist now.
 
-    A holder with this process's own id was an earlier process, for example in the previous container.
+    A holder with this process's own pid was an earlier process, for example in the previous container.
     """
     pid, boot = holder.get("pid"), holder.get("boot")
     is_here = bool(boot) and boot == get_boot_id() and holder.get("host") == os.uname().nodename[:64]

@@ -22,7 +22,7 @@ STANDBY_POLL = 0.5
 
 
 def find_fate(holder: Mapping[str, Any], *, is_held: bool) -> Fate:
-    """Return the fate of the loop that signed last. ``is_held``: True if some process is the loop now."""
+    """Return the fate of the loop that signed the lock last. ``is_held``: True if some process is the loop now."""
     if holder.get("ended") or not holder.get("pid"):
         return "ended" if holder.get("ended") else ""
     if is_held:
@@ -33,8 +33,8 @@ def find_fate(holder: Mapping[str, Any], *, is_held: bool) -> Fate:
 
 @contextmanager
 def be_the_loop(state: State) -> Iterator[None]:
-    """Have the right to be the loop of a state during the block, so that no loop works on the state. Raises
-    LockTimeout."""
+    """Have the right to be the loop of a state during the block, so that no other process works on the state as its
+    loop. Raises LockTimeout."""
     turn = state.loop_lock
     if not turn.acquire(0):
         holder = turn.holder()
@@ -85,11 +85,12 @@ class LoopLock(locks.LockFile):
         return locks.read_record(self.path)
 
     def fate(self) -> Fate:
-        """Return the fate of the loop that signed last."""
+        """Return the fate of the loop that signed the lock last."""
         return find_fate(self.holder(), is_held=self.is_held())
 
     def has_calls(self) -> bool:
-        """Return True if calls may be under way: of the last holder, or of the loop for which it waited."""
+        """Return True if calls of a cloud may still be under way: calls of the last holder, or of the loop for which
+        the last holder waited."""
         holder = self.holder()
         is_open = bool(holder.get("pid")) and not holder.get("ended")
         return is_open and (bool(holder.get("waits_until")) or not locks.is_gone(holder))

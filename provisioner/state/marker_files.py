@@ -80,8 +80,8 @@ UNSEEN = "cannot be seen: "
 
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
-"""The fate of the loop that signed last, concluded from its lock; empty if unknown. The loop signed off (ended), is
-proven gone, no longer holds the lock (released), holds it, or holds it and waits for the loop before it."""
+"""The fate of the loop that signed the lock last; empty if unknown. The loop signed off (ended), is proven gone, no
+longer holds the lock (released), holds the lock, or holds the lock and waits for the loop before it."""
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
@@ -123,14 +123,15 @@ class LifeSigns(NamedTuple):
 
     @property
     def is_running(self) -> bool | None:
-        """Return True while a loop runs or begins; None if this is unknown."""
+        """Return True while a loop runs or starts; None if this is unknown."""
         if self.last_beat_at is None or self.holder.get("ended") or self.fate == "gone":
             return False
         return None if self.idle_seconds is None else self.idle_seconds <= SILENT_SECONDS
 
     @property
     def advice(self) -> str:
-        """Return why no loop runs, if the lock shows it, with the operator's next step."""
+        """Return why no loop runs, with the operator's next step. If the lock does not show why, return the next step
+        alone."""
         process = f"process {self.holder.get('pid')} on {self.holder.get('host')}"
         if self.fate in ("holds", "waits"):
             is_first = self.idle_seconds is None
@@ -191,21 +192,21 @@ class Heartbeat(Located):
 Side = Literal["scripts", "loop"]
 SIDES: tuple[Side, ...] = ("scripts", "loop")
 KEPT = 3
-"""Number of contents of HF's files for which scripts and loop each keep marks. Earlier contents show which of the two
-has read the newer content."""
+"""Number of contents of HF's two files for which each side, scripts and loop, keeps a mark. The marks of earlier
+contents show which side has read the newer content."""
 MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """The digests of a content of HF's two files that scripts or loop have read, and the time of their last read of it,
-    in ns by the file system's clock."""
+    """A content of HF's two files that scripts or loop have read: its digests, and the time of their last read in ns by
+    the file system's clock."""
 
     at: int
     digests: Digests
 
 
 class Difference(NamedTuple):
-    """A file of HF that scripts and loop have read with different contents."""
+    """A file of HF of which scripts and loop have read different contents."""
 
     file: str
     """``config`` or ``templates``."""
@@ -217,7 +218,8 @@ class ConfigMarks(Located):
     """The marks in one state directory: a file for each content of HF's two files that scripts or loop have read."""
 
     def note(self, side: Side, digests: Digests) -> None:
-        """Record that a side, scripts or loop, has read this content, by touching its mark. Raises StateError."""
+        """Record that a side, scripts or loop, has read HF's two files with these digests, by touching a mark. Raises
+        StateError."""
         touch_within(os.path.join(self.path, "-".join((side, *digests))))
 
     def read(self) -> Mapping[Side, Sequence[ReadContent]]:
@@ -232,7 +234,8 @@ class ConfigMarks(Located):
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record that the loop now uses this content. Mark a new content, and remove the marks of old contents.
+        """Record that the loop now uses HF's two files with these digests. If the digests differ from the last record,
+        touch their mark and remove old marks.
 
         Raises StateError.
         """
@@ -246,10 +249,10 @@ class ConfigMarks(Located):
 
 
 def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
-    """Return each file that the two sides have read with different contents. The function is pure.
+    """Return each of HF's two files of which the two sides have read different contents. The function is pure.
 
-    A difference is proven only by a read of the scripts that is later than the loop's last read. An earlier read does
-    not show what the scripts would read now, because HF calls them seldom.
+    A difference is proven only if the last read of the scripts is later than the loop's last read. An earlier read does
+    not show what the scripts would read now, because HF calls the scripts seldom.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

@@ -5,7 +5,7 @@ HF.
   entry under another name, then links the entry to the name with the next free number. Entries never change. The last
   entry counts (law: a terminal answer stays).
 * A script settles the answer that it is about to print. From then on every call prints the same bytes.
-* Before the loop acts on a revised answer, the loop settles this answer, which replaces the published answer.
+* A revised answer replaces the published answer. The loop settles a revised answer before acting on it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class ReportedAnswers(SettledAnswers):
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove poll markers and entries of ids that have left the files, and temporary files whose writers were
+        """Remove the poll markers and entries of requests that have left intent, and temporary files whose writers were
         killed.
 
         Raises StateUnwritable or StateUnreadable.

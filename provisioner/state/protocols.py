@@ -79,7 +79,7 @@ class Part(Protocol):
     def signature(self) -> object:
         """Return a value that changes with the part; None while the part is missing.
 
-        The method must be cheap, because it is called ten times a second.
+        The method must be cheap, because the loop calls the method ten times a second.
         """
 
     def condition(self) -> Condition:
@@ -153,7 +153,8 @@ class TerminalAnswers(Protocol):
         """Return the settled answer; None while the answer may still change."""
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published answer. Return False if HF has an answer, or may have one."""
+        """Settle the answer that replaces a published answer. Return False if HF has, or may have, the answer that was
+        settled before."""
 
 
 class HoldsPart(Protocol):
@@ -194,8 +195,8 @@ class LoopTurn(Protocol):
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
 
     def has_calls(self) -> bool:
-        """Return True if calls of a cloud may be under way: of the last holder, or of the loop for which the last
-        holder waited."""
+        """Return True if calls of a cloud may still be under way: calls of the last holder, or of the loop for which
+        the last holder waited."""
 
     def epoch(self) -> int:
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
@@ -205,7 +206,7 @@ class LoopTurn(Protocol):
         until the new loop acts for the first time."""
 
     def end_wait(self) -> None:
-        """Record that this loop waits no longer for the loop before it."""
+        """Record that this loop no longer waits for the loop before it."""
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more."""
@@ -266,7 +267,8 @@ class State(Protocol):
         """Record the digests of HF's two files (provider config and templates) as the loop uses them from now on."""
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files that scripts and loop have read with different contents."""
+        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        contents."""
 
     def beat(self) -> None:
         """Record that the loop is alive."""
@@ -294,11 +296,12 @@ class State(Protocol):
         """Return True if an operator has asked the loop to release the brake."""
 
     def take_recovery(self) -> bool:
-        """Return what ``recovery_asked`` returns. If True, intent that is read from now on has all that the operator
-        wrote before."""
+        """Return True if an operator has asked the loop to release the brake. Intent that is read after this call has
+        all records that the operator wrote before asking."""
 
     def recovery_done(self) -> None:
-        """Forget durably the request for a release that was taken last. A later request stays."""
+        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported. A
+        release that an operator asked for later stays."""
 
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each part that grows with use, by its name."""

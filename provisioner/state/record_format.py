@@ -37,7 +37,8 @@ LARGEST_WHOLE = 2**53
 """Largest whole number that is stored. Readers of JSON treat larger numbers differently."""
 
 LONGEST_TEXT = 65_536
-"""Maximum number of characters in a text that is stored. A cloud's message is cut to some hundred."""
+"""Maximum number of characters in a text that is stored. The messages of clouds are much shorter, because they are cut
+to some hundred characters."""
 
 SCALARS: Mapping[type, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,)}
 """Types that JSON has too, each with the Python types that a JSON reader returns for them."""
@@ -106,7 +107,7 @@ def decode(hint: Any, value: Any) -> Any:
 
 @cache
 def _rule(hint: Any) -> Decode:
-    """Return the function that decodes a type, derived from its type hints."""
+    """Return the function that decodes values of this type."""
     origin, parts = get_origin(hint), get_args(hint)
     if NoneType in parts:
         (inner,) = (_rule(part) for part in parts if part is not NoneType)
@@ -164,7 +165,8 @@ def _record(kind: type) -> Decode:
 
 
 def _decode_at(place: str, rule: Decode, value: Any) -> Any:
-    """Apply a decoding function to a value. ``place``: the name that an error contains, for example of the field."""
+    """Apply a decoding function to a value. ``place``: the name of the value in an error, for example the field's
+    name."""
     try:
         return rule(value)
     except RecordError as error:

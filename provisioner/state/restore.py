@@ -1,10 +1,10 @@
-"""Restore of a dump into a state directory. The next loop then starts as it does with an old copy.
+"""Restore of a dump into a state directory. The next loop then starts as it does with an old copy of memory.
 
-After an interruption, scripts and loop refuse the directory or act carefully, and the restore can be run again. The
-steps, each of them durable, in their order:
+After an interruption, scripts and loop refuse the directory or latch the brake, and the restore can be run again. Each
+step is durable before the next step begins:
 
 * The present files are copied.
-* Memory becomes an old copy, so the loop rebuilds it and latches the brake.
+* Memory becomes an old copy, so the loop rebuilds memory and latches the brake.
 * The terminal answers that were reported to HF are put back.
 * Intent comes last.
 """
@@ -146,7 +146,8 @@ def _find_present(state: StateDir) -> Iterator[str]:
 
 
 def _set_aside(state: StateDir, *, replaces: bool) -> str:
-    """Copy the files that will be replaced. Return the directory of the copies."""
+    """Copy the files that will be replaced. Return the directory of the copies; empty if there are no files. Raises
+    StateExists if the state is not empty and ``replaces`` is False."""
     present = list(_find_present(state))
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
@@ -184,7 +185,7 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
 def _restore_reported(state: StateDir, dump: Dump) -> int:
     """Put back the terminal answers' entries that the directory lacks. Return the number of these entries.
 
-    A present entry stays, because HF got its answer later than the dump was taken.
+    A present entry stays, because HF got the answer in this entry after the dump was taken.
     """
     make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
@@ -214,7 +215,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
     """Put back intent, with a generation above every generation that writers know, and with its old modification time.
 
-    From this time, the loop recognizes the requests whose deadline is over.
+    The loop needs this time to recognize requests whose deadline is over.
     """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)

@@ -56,7 +56,8 @@ class SettledAnswers(ABC):
         raise AssertionError("unreachable: the tries end with an error")
 
     def settle_revised(self, id_: str, text: str) -> bool:
-        """Settle the answer that replaces a published answer. Return False if HF has an answer, or may have one.
+        """Settle the answer that replaces a published answer. Return False if HF has, or may have, the answer that was
+        settled before.
 
         Durable on return. Raises the errors of ``settle_reported``.
         """
@@ -70,8 +71,8 @@ class SettledAnswers(ABC):
     def assume_reported(self, id_: str) -> None:
         """Record that HF is assumed to have the answer.
 
-        This is for requests whose machines HF may have had for a long time, so that HF will not ask again. Raises the
-        errors of ``settle_reported``.
+        A recovery uses this method for a request whose machines HF may have had for a long time, because HF will not
+        ask for such a request again. Raises the errors of ``settle_reported``.
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")

@@ -104,7 +104,8 @@ class StateFile:
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """Return the documents of one table by id. The last table of the file is not read."""
+        """Return the documents of one table by id. The last table of the file is read only if it is the wanted table,
+        because the last table is large."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})
@@ -118,7 +119,8 @@ class StateFile:
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
     def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write the tables durably, then record their generation in the lock file. The order must never be reversed."""
+        """Write the tables durably, then record their generation in the lock file. In the reverse order, a crash in
+        between would make the present file look like an old copy."""
 
         def check_ours() -> None:
             lock.check()

@@ -86,8 +86,8 @@ class StatusStore(StateFile):
 class PoolStatusFile(Located):
     """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
 
-    ``PoolStatus`` in ``telemetry/pool_status.py`` defines its sections. ``demand.json`` has the same form: the last
-    step of ``provisioner demand`` (``Report`` in ``demand/service.py``).
+    ``PoolStatus`` in ``telemetry/pool_status.py`` defines the sections. The same class reads and writes
+    ``demand.json``, which has the last step of ``provisioner demand`` (``Report`` in ``demand/service.py``).
     """
 
     def write(self, pool_status: Mapping[str, Any]) -> None:

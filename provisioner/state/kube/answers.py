@@ -1,8 +1,8 @@
 """The answers to HF, in the status of the requests' objects, and the losses, in the ProvisionerState's status.
 
 A request whose terminal answer HF has not read yet has the phase Ended. Once HF has read the answer, the phase is
-Complete or CompleteWithError, and the server refuses every change of the answer. The write of this phase also writes
-the request's record to the object's status if only the log of memory has the record.
+Complete or CompleteWithError, and the server refuses every change of the answer. The write that sets this phase also
+writes the request's record into the same status, unless the record is there already.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ FINAL = frozenset(COMPLETE.values())
 
 
 class KubeAnswers:
-    """The published answers, which scripts print. Only the loop writes them, and only those that have changed."""
+    """The published answers, which scripts print. Only the loop writes answers, and each write contains only the
+    changed answers."""
 
     def __init__(
         self,
@@ -62,7 +63,8 @@ class KubeAnswers:
         terminal: KubeTerminalAnswers,
         threads: Executor | None = None,
     ) -> None:
-        """``objects``: function that returns the objects of requests and return requests by id."""
+        """Store the collaborators. ``objects``: function that returns the objects of requests and return requests by
+        id."""
         self._objects, self._own, self._memory = objects, own, memory
         self._terminal, self._events, self._threads = terminal, ObjectEvents(api), threads
         self._reasons: dict[str, str] = {}
@@ -72,12 +74,12 @@ class KubeAnswers:
         """The answer of each request, and the status of the request's object, as this process last wrote or read
         them."""
         self._reported = frozenset[str]()
-        """Ids of the answers that were reported to HF. A poll that these ids do not show yet does no harm, because the
-        phase stays Ended, in which scripts print only the settled answer, and ``finish`` publishes this answer
-        later."""
+        """Ids of the answers that were reported to HF, as of the last write. An answer that was reported since is
+        missing here. This does no harm: the request's phase stays Ended, in this phase scripts print the settled
+        answer, and ``finish`` publishes the settled answer later."""
         self._answered: frozenset[str] = frozenset()
-        """Ids of the answers in the last call of ``write``. If the object of such an id is lost, a recovery may make it
-        again without a status."""
+        """Ids of the answers in the last call of ``write``. ``signature`` changes if the object of such an id vanishes
+        or appears again, because a recovery may make the object again without a status."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -161,8 +163,8 @@ class KubeAnswers:
             self._record(found, before, written["status"])
 
     def _record(self, found: Item, before: Status, status: Status) -> None:
-        """Write an Event if the request begins to miss machines with a reason, or has just ended with failed
-        machines."""
+        """Write an Event if the object now gives a reason for missing machines and gave no reason before, or if the
+        request has just ended with failed machines."""
         is_open, note = status["phase"] in OPEN, status["conditions"][0]["message"]
         if not is_open and before.get("phase", WAITING) in OPEN and status.get("failed"):
             self._events.record(found, "MachinesFailed", note)

@@ -29,7 +29,7 @@ class Access(NamedTuple):
     """Address and login of an API server. Files that the fields name are read at each new connection."""
 
     server: str
-    """The address, with a scheme."""
+    """Address of the API server with a scheme, for example ``https://``."""
     namespace: str = "default"
     token_file: str = ""
     token: str = ""
@@ -44,7 +44,7 @@ class Access(NamedTuple):
     is_insecure: bool = False
     """True if the server's certificate is not checked."""
     proxy: str = ""
-    """The cluster's own proxy; empty if the environment decides."""
+    """Address of the proxy that the kubeconfig names for the cluster; empty if environment variables decide."""
 
 
 def in_cluster() -> Access:
@@ -132,7 +132,7 @@ def _named(document: Mapping[str, Any], table: str, field: str, name: str) -> Ma
 
 
 def proxy_for(access: Access, host: str) -> str:
-    """Return the address of the proxy for calls of ``host`` with TLS; empty if calls need no proxy. Raises
+    """Return the address of the proxy for TLS calls to ``host``; empty if these calls need no proxy. Raises
     StateDenied."""
     if access.proxy:
         return access.proxy.removeprefix("direct")

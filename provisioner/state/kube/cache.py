@@ -43,7 +43,7 @@ class Disordered(StateError):
 
 
 class ListedObjects:
-    """The objects of the last list, for commands and virtual time."""
+    """The objects of the last list. Commands use this class, and so do simulations, because it needs no thread."""
 
     def __init__(self, api: ApiServer, path: str) -> None:
         self._api, self._path = api, path
@@ -59,10 +59,10 @@ class ListedObjects:
         """Number of restores of etcd that were noticed: lists with a lower version than the list before."""
 
     def start(self) -> None:
-        """Begin to follow the objects."""
+        """Begin to follow the objects, in a subclass. This class lists the objects at each check instead."""
 
     def stop(self) -> None:
-        """Stop what ``start`` began."""
+        """End the work that ``start`` began."""
 
     def wait_synced(self, seconds: float) -> None:
         """Wait for the end of the first list, at most ``seconds``. Raises StateError if the list failed or has not

@@ -69,7 +69,7 @@ ADVICE = {
     403: "Bind this account to its Role in deploy/kustomize/components/kubernetes-state",
 }
 LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
-"""The words in which the server refuses a call that no Role allows. They name the verb and the resource."""
+"""Pattern of the server's message about a call that no Role allows. Its groups are the verb and the resource."""
 
 
 class Response(NamedTuple):
@@ -256,8 +256,8 @@ class ApiServer:
     ) -> Response:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
-        A call without a response is repeated once, so call only what does no harm if it is repeated. ``content``: type
-        of the body. ``partial``: get only the metadata. Raises StateUnreachable, StateDenied, StateMissing if the
+        A call without a response is repeated once, so make only calls that may be repeated. ``content``: type of the
+        body. ``partial``: get only the metadata of objects. Raises StateUnreachable, StateDenied, StateMissing if the
         resource kinds or the namespace are missing, or StateError.
         """
         headers = {"Accept": _partial_type(method, path) if partial else "application/json"}

@@ -36,7 +36,8 @@ class ProvisionerObject:
         self._written: Item | None = None
         """The object as last written by this process; None if it has written none."""
         self._taken = ""
-        """Version of the object with the request for a release that was taken last; empty if there is none."""
+        """Version of the object in which ``take_recovery`` last found a release that an operator asks for; empty if the
+        object contained none."""
         self._seen = 0
         """Highest generation of the holds that this process has seen."""
 
@@ -121,8 +122,8 @@ class ProvisionerObject:
         return found is not None
 
     def recovery_done(self) -> None:
-        """Forget durably the request for a release that was taken last. Raises StateError; Conflict if the object has
-        changed since."""
+        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported.
+        Raises StateError; Conflict if the object has changed since."""
         if self._taken:
             self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})
         self._taken = ""

@@ -65,8 +65,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches. First handle a restore of etcd that they have noticed, and the release of
-        the brake after a restore. Raises StateError."""
+        """Return the versions of the caches. First note a restore of etcd that a cache has noticed, and make an old
+        intent current if an operator has released the brake. Raises StateError."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
@@ -125,19 +125,19 @@ class KubeIntent:
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
-        """Return NEW if the state is unused, else FINE: the release of the brake makes an old intent current, so a
-        recovery writes only the records that intent lacks."""
+        """Return NEW if the state is unused, else FINE. An old intent is FINE, too: the release of the brake makes an
+        old intent current, so a recovery only adds the records that intent lacks."""
         return Condition.FINE if self.existed() else Condition.NEW
 
     def read_newest(self) -> tuple[Intent, int]:
-        """Return all of intent, and the newest generation, which is higher than that of intent if intent is an old
-        copy."""
+        """Return all of intent, and the newest generation. If intent is an old copy, the newest generation is higher
+        than the generation of intent."""
         intent = self.read()
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
-        """Do nothing. A script cannot distinguish an old copy from the newest state, and its requests are valid in
-        both."""
+        """Do nothing, because a script cannot distinguish an old copy from the newest state. Requests that the script
+        adds are valid in both."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Put the records of these requests and returns into the log of memory, then remove their objects. Return 0.0,
@@ -153,7 +153,7 @@ class KubeIntent:
         self._memory.remove_pieces(id_)
 
     def known_generation(self) -> int:
-        """Return the generation of intent, because no object records a newer one (see ``condition``)."""
+        """Return the generation of intent, because no object records a newer generation (see ``condition``)."""
         return self.read().generation
 
     def restore(self, wanted: Intent) -> None:

@@ -39,13 +39,13 @@ LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
 renewals. Kubernetes uses the same values. The clocks of two loops may differ in speed by the ratio of the first two
 numbers, 15 : 10."""
 STOP_POLL = 0.5
-"""Seconds between two checks of a standby loop whether it has been stopped."""
+"""Seconds between two calls by which a standby loop asks whether it shall stop."""
 LAPSED_SECONDS = 2 * LEASE_SECONDS
 """Seconds since the last renewal, by the server's clock, after which commands assume that no loop runs."""
 EXPIRED_SECONDS = 0.05
 """Seconds after the expiry of a Lease at which a standby loop reads the Lease again."""
 CALL_SECONDS = RENEW_SECONDS / 2
-"""Maximum duration of a call in seconds. It leaves time for a second try of a renewal."""
+"""Maximum duration of a call in seconds. Half of ``RENEW_SECONDS`` leaves time for a second try of a renewal."""
 TRIES = 10
 """Number of tries of a write, because other processes may write at the same moment."""
 
@@ -98,12 +98,12 @@ class SignedLease:
         return locks.stopped_message(self.holder())
 
     def is_held(self) -> bool:
-        """Return True if some process is the loop now, as far as its renewals show."""
+        """Return True if some process is the loop now, as far as the renewals of the Lease show."""
         return self._is_held(self._read())
 
     def _is_held(self, lease: Document) -> bool:
-        """Return True if the Lease is held, by the server's clock. This is not exact enough for a loop that wants to
-        take the Lease."""
+        """Return True if the Lease is held, by the server's clock. A loop that wants to take the Lease must not rely on
+        this method, because the server's clock is not exact enough."""
         spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
         return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
@@ -235,7 +235,7 @@ class KubeTurn(SignedLease):
         """Record that this loop lives, and the time of its last cycle. Raises StateError; StateStale if another loop
         has the Lease.
 
-        ``sign`` makes the new signature from the one before. ``spec``: further fields of the Lease.
+        ``sign`` makes the new signature from the previous signature. ``spec``: further fields of the Lease.
         """
         for _ in range(TRIES):
             lease = self._read()
@@ -267,7 +267,7 @@ class KubeTurn(SignedLease):
                 log.exception("Lease was not renewed, unexpectedly")
 
     def _report(self, error: StateError | None = None) -> None:
-        """Log a failed renewal if the renewal before did not fail, and log a lost Lease. Store the error."""
+        """Log a failed renewal, unless the previous renewal failed, too. Log a lost Lease. Store the error."""
         if error and (not self._failure or isinstance(error, StateStale)):
             log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
         self._failure = error

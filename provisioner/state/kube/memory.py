@@ -5,10 +5,11 @@ file.
   its own object yet. ``write`` is durable as soon as the log is written. ``kept`` in the log names the documents that
   are in their objects, each with the generation of that object.
 * The record of a request or return belongs in the status of its object. All other documents belong in the StatePart
-  ``P.memory``. A document is written to its object only after the log has it, and leaves the log only after that.
+  ``P.memory``. A document is written to its object only after the log has the document. The document leaves the log
+  only after its object has the document.
 
-So a crash between any two calls leaves a memory that one ``write`` has written. If an object has another generation
-than ``kept`` names, the object was changed or lost from outside, and the condition of memory is OLDER.
+So a crash between any two calls leaves the memory of exactly one ``write``, never a mixture. If an object has another
+generation than ``kept`` names, the object was changed or lost from outside, and the condition of memory is OLDER.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class KubeMemory(MemoryReader):
         super().__init__(api, provisioner, note)
         self._codec = MemoryCodec()
         self._is_adopted, self._loaded = False, Loaded()
-        """``_is_adopted``: True once this process has read memory before its first write. ``_loaded``: memory of the
-        server."""
+        """``_is_adopted``: True once this process has read memory before its first write. ``_loaded``: memory as the
+        server has it."""
         self._logged: dict[str, Document | None] = {}
         """The documents that only the log has, by key; None for a document that was removed from memory."""
         self.log_size = 0
@@ -109,7 +110,8 @@ class KubeMemory(MemoryReader):
 
     @property
     def marks(self) -> Marks:
-        """Return ``epoch`` and ``generation`` of the last write of memory, which each write of the loop carries."""
+        """Return the epoch and the generation of the last written memory. Each write of the loop contains both numbers,
+        and the server refuses a write with lower numbers."""
         return {"epoch": self.latest.epoch if self.latest else 0, "generation": self._loaded.generation}
 
     def write(self, memory: Memory) -> None:
@@ -130,8 +132,8 @@ class KubeMemory(MemoryReader):
         return self._parts.set_aside(LOG)
 
     def begin_life(self) -> int:
-        """Begin a new range of generations for a memory that is made again. Return how often this has happened so
-        far."""
+        """Begin a new range of generations because memory is made again. Return how often memory has been made again,
+        this time included."""
         self.adopt()
         life = max(self._find_noted(), self._loaded.generation) // LIFE + 1
         self._loaded.generation = life * LIFE
@@ -191,9 +193,11 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return ``kept`` and ``changes`` of the next log, by key: the generation of each object that has the same
-        document as memory, and the documents that objects lack (None: removed). An empty key in ``kept`` is
-        ``P.memory``."""
+        """Return the fields ``kept`` and ``changes`` of the next log, by key.
+
+        ``kept``: the generation of each object whose document equals that of memory; the key of ``P.memory`` is empty.
+        ``changes``: the documents of memory that no object has yet; None for a document that memory no longer has.
+        """
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)

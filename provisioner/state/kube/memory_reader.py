@@ -53,8 +53,8 @@ class MemoryReader:
     """The reader of log and objects, and of the generations that show whether memory is lost or old."""
 
     def __init__(self, api: ApiServer, provisioner: str, note: str = "") -> None:
-        """``note``: path of the file with the highest generation that a process on this disk has seen; empty if there
-        is none."""
+        """Set server and provisioner. ``note``: path of the file with the highest generation that a process on this
+        disk has seen; empty if there is no such file."""
         self._api, self._provisioner, self._note = api, provisioner, note
         self._parts = Parts(api, provisioner)
         self._noted = 0
@@ -70,8 +70,8 @@ class MemoryReader:
         return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 
     def _load(self) -> Loaded:
-        """Read the log and the objects, again while they do not agree, because a loop may write meanwhile. After the
-        last try, return what was read. Raises StateMissing or StateUnreadable."""
+        """Read the log and the objects. If they do not agree, read both again, because a loop may be writing. After the
+        last try, return the memory as read last. Raises StateMissing or StateUnreadable."""
         loaded = Loaded()
         for tries_left in range(TRIES - 1, -1, -1):
             parts = self._parts.list()

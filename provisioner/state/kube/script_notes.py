@@ -35,7 +35,7 @@ class KubeNotes:
     """The notes of one provisioner, written with as few calls as possible."""
 
     def __init__(self, api: ApiServer, provisioner: str, directory: str) -> None:
-        """Set server and provisioner. ``directory``: where refused calls are kept until they can be sent."""
+        """Set server and provisioner. ``directory``: directory that keeps refused calls until they can be sent."""
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self._name = objects.object_name(provisioner)
         self._read: Digests | None = None
@@ -44,7 +44,8 @@ class KubeNotes:
         they would only wait for a silent server."""
 
     def note_read(self, digests: Digests) -> None:
-        """Keep the digests until this process writes the next object or note, which then contains them."""
+        """Keep the digests of HF's two files until this process writes the next object or note. That write then
+        contains the digests."""
         self._read = digests
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:

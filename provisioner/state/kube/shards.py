@@ -30,8 +30,8 @@ class ShardedScriptState:
     """The ``ScriptState`` of several shards. Every method raises StateError."""
 
     def __init__(self, api: ApiServer, name: str, shards: Shards, pools: Pools, directory: str = "") -> None:
-        """Make the state of each shard. ``name``: the provider instance. ``directory``: where refused calls are kept
-        until they can be sent."""
+        """Make the state of each shard. ``name``: the provider instance. ``directory``: directory that keeps refused
+        calls until they can be sent."""
         self._states = [KubeScriptState(api, shard_instance(name, number), directory) for number in range(len(shards))]
         self._shards, self.pools = shards, pools
         first = self._states[0]  # the loop of the first shard reports these notes
@@ -126,7 +126,8 @@ class ShardedScriptState:
             state.note_hosts(dict.fromkeys(named.get(shard, ())))
 
     def note_read(self, digests: Digests) -> None:
-        """Keep the digests until this process writes its next object or note, which then contains them."""
+        """Keep the digests of HF's two files until this process writes its next object or note. That write then
+        contains the digests."""
         for state in self._states:
             state.note_read(digests)
 

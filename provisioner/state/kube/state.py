@@ -146,8 +146,8 @@ class KubeState:
         return max(last - made, 0.0) if last and made else 0.0
 
     def take_recovery(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake, and make an old intent current. Return
-        False while a watch lags behind the operator. Raises StateError."""
+        """Make an old intent current and return True if an operator has asked the loop to release the brake. Return
+        False while the watches lack a request that exists. Raises StateError."""
         self.intent.is_accepted = self.holds.take_recovery() and self.intent.is_complete()
         return self.intent.is_accepted
 
@@ -217,7 +217,8 @@ class KubeState:
             self._parts.write(CONFIG, read, self.memory.marks)
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's files that scripts and loop have read with different contents. Raises StateError."""
+        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        contents. Raises StateError."""
         loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
         read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
         for found in self.intent.objects().values():

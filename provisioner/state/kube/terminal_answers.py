@@ -1,5 +1,7 @@
-"""The settled terminal answers (MachineAnswers) as the loop reads and writes them: read from the watch, or from the
-server after another process has written first."""
+"""The settled terminal answers (MachineAnswers) as the loop reads and writes them.
+
+The answers are read from the watch. While an answer is being settled, newer entries are read from the server.
+"""
 
 from __future__ import annotations
 
