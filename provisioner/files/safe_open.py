@@ -17,11 +17,11 @@ LOG_MODE = 0o640
 
 
 ASIDE_SUFFIX = ".new"
-"""Suffix of a temporary file, which is written in the directory of the file that it will replace."""
+"""Suffix of a temporary file. The file is in the same directory as the file that it will replace."""
 
 CHANGES = 3
-"""Number of tries to open a file and to count its names. Another of our writers may add or remove a name in between, so
-that a try fails."""
+"""Number of tries to open a file and to count its hard links. Another of our writers may add or remove a hard link in
+between, so that a try fails."""
 
 READS_LINKED = ContextVar("reads_linked", default=False)
 """True while ``read_own`` accepts a file with hard links. A dump sets the value, because the files of a copied state

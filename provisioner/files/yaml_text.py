@@ -17,7 +17,7 @@ from yaml.error import Mark, MarkedYAMLError
 from provisioner.files.safe_open import read_regular
 
 LARGEST = 256 * 1024
-"""Maximum size of a file in bytes. A thousand pools take half of it.
+"""Maximum size of a file in bytes. A thousand pools take half of this size.
 
 A larger file would stop the loop for many seconds.
 """
@@ -109,8 +109,8 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
 def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return the number of values and the number of levels in a node. An alias counts with all its values.
 
-    Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: the results for nodes
-    that were measured before, by ``id``.
+    Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: both numbers for each
+    node that was measured before, by the node's ``id``.
     """
     if id(node) not in measured:
         if level > DEEPEST:

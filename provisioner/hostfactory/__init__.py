@@ -16,7 +16,7 @@ SILENT_SECONDS = 60.0
 
 
 class Answer(NamedTuple):
-    """The entry of a request in getRequestStatus."""
+    """An answer to HF: the entry about one request in the output of getRequestStatus."""
 
     text: str
     """A JSON object."""

@@ -102,7 +102,7 @@ class ProviderConfig(NamedTuple):
     gcp_project_id: str = ""
     gcp_credentials_file: str = ""
     gcp_instance_prefix: str = ""
-    """Prefix of machine names in lower case. Users of Google's connector write it with a ``-`` at the end."""
+    """Prefix of machine names in lower case. Users of Google's connector write the prefix with a ``-`` at the end."""
     gke_kubeconfig: str = ""
     gke_namespace: str = ""
     state_namespace: str = ""
@@ -115,7 +115,7 @@ class ProviderConfig(NamedTuple):
     unused: tuple[str, ...] = ()
     """Known keys in the file that have no effect here."""
     unknown: Mapping[str, object] = {}
-    """Keys in the file that only a kind of pools may know, with their values."""
+    """Keys in the file that this module does not know, with their values. The kind of a pool may know such a key."""
 
 
 class ConfigFile(NamedTuple):
@@ -178,8 +178,7 @@ class Directories:
 
     @property
     def registrations(self) -> str:
-        """Return the directory of HF's registration files, which is HF's common configuration directory; empty if
-        unknown."""
+        """Return the directory of HF's registration files: HF's common configuration directory. Empty if unknown."""
         return self._common_directory("HF_CONFDIR", "conf")
 
     @property

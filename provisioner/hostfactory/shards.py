@@ -24,8 +24,8 @@ Shards = Sequence[Sequence[str]]
 
 
 def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
-    """Return the shards of a setting, which is the number of shards or a list of pool names for each shard. Return None
-    if the setting is invalid."""
+    """Return the shards that a setting describes: by their number, or by a list of pool names for each shard. Return
+    None if the setting is invalid."""
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
     lists = value if isinstance(value, list) and all(isinstance(names, list) for names in value) else []

@@ -49,8 +49,9 @@ class StateStorage(Storage):
         """Return the tables before the table ``name``. If the file does not have the form that we write, return all
         tables.
 
-        This saves time if the last table is large (twelve megabytes of answers). Of the unread part, only the last
-        bytes are checked. These bytes show whether the file was cut off. Raises the errors of ``read``.
+        Not reading the later tables saves time if the last table is large (twelve megabytes of answers). Of the unread
+        part, only the last bytes are checked. These bytes show whether the file was cut off. Raises the errors of
+        ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")

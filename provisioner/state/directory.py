@@ -129,7 +129,8 @@ class StateFiles:
             self.refused.note(script, reason)
 
     def now(self) -> float:
-        """Return the time by the file system's clock, in epoch seconds. This writes a file and removes it again.
+        """Return the time by the file system's clock, in epoch seconds. The method writes a file for this, and removes
+        the file again.
 
         Raises OSError.
         """
@@ -139,7 +140,8 @@ class StateFiles:
 
 
 class _Operation:
-    """An operation of a part, under the name of the same operation in ``ScriptState`` or ``State``."""
+    """A descriptor for a method of a part, for example ``journal.append``. The descriptor's name is from
+    ``ScriptState`` or ``State``."""
 
     def __init__(self, path: str) -> None:
         self._find = attrgetter(path)

@@ -65,7 +65,7 @@ def _check(file: StateFile) -> None:
 
 
 def _read(state: StateDir, names: Iterable[str]) -> Iterator[tuple[str, Saved]]:
-    """Yield the files that exist, by name."""
+    """Yield the name and the saved form of each file in ``names`` that exists."""
     for name in names:
         path = os.path.join(state.path, name)
         facts = stat_file(path)

@@ -44,8 +44,8 @@ class HoldStore(StateFile):
         return self._holds(tables)
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises the errors
-        of ``read``.
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after. Raises the
+        errors of ``read``.
 
         ``anew``: if the file is unusable, move it aside and call ``change`` with no holds. Raises StateUnwritable.
         """

@@ -222,7 +222,8 @@ def _records_from_memory(memory: Memory) -> Records:
 
 
 def _records_from_answers(answers: Mapping[str, Answer]) -> Records:
-    """Return a record for each answer, with the number or the names of its machines, and with its account."""
+    """Return a record for each answer: a return request with the names of its machines, or a request with the number of
+    its machines and its account."""
     found: Records = {}
     for id_, answer in answers.items():
         machines = json.loads(answer.text)["machines"]

@@ -21,12 +21,12 @@ from provisioner.state.errors import writing
 
 JOURNAL_BYTES = 10_000_000
 JOURNAL_KEPT = 5
-"""Number of older files that are kept. All files together have 60 MB. This is enough for a busy week, because repeated
+"""Number of older files that are kept. All files together have 60 MB, which is enough for a busy week, because repeated
 lines are only counted."""
 
 UNWRITTEN_BYTES = 1_000_000
-"""Maximum number of bytes of the newest lines that are kept in memory while the disk refuses writes. This is enough for
-some hours, because the loop then changes no machine."""
+"""Maximum number of bytes of the newest lines that are kept in memory while the disk refuses writes. A megabyte is
+enough for some hours, because the loop changes no machine while the disk refuses writes."""
 
 Line = Mapping[str, Any]
 
@@ -128,7 +128,7 @@ class Journal:
         search only the newest file.
 
         ``most``: maximum number of lines of each file, the newest ones. The first cycle among them is left out if
-        others remain, because the limit may have cut this cycle. Raises no error, because the result names a file that
+        others remain, because the limit may have cut this cycle. Raises no error, because the excerpt names a file that
         cannot be read.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
@@ -147,8 +147,8 @@ class Journal:
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """Return the contents of the files, the oldest first, and the reason why a file cannot be read.
 
-        ``names``: the newest file first. A rotation meanwhile moves a file to a later name, so no file is missed. The
-        inode shows whether a file was read already.
+        ``names``: the newest file first. A rotation during the search moves a file to a later name, so the search
+        misses no file. The inode shows whether a file was read already.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""

@@ -287,8 +287,9 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return a message about the process that has held a lock, or its turn, for at least ``HELD_SECONDS``, with the
-    operator's next step. Return an empty text if no process has held a lock for so long, or if this is unknown.
+    """Return a message about the process that has held a lock, or the lock's turn (see ``DataLock``), for at least
+    ``HELD_SECONDS``, with the operator's next step. Return an empty text if no process has held a lock for so long, or
+    if this is unknown.
 
     ``path``: the lock file. ``clock``: function that returns the time by the file system's clock.
     """

@@ -103,8 +103,8 @@ class LifeSigns(NamedTuple):
     stopped_message: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
     intent_lock: str = ""
-    """Message about the process that has held the lock of intent, or its turn, for long, with the next step; empty if
-    there is none."""
+    """Message about a process that has held intent's lock for long, or has kept other processes from trying for the
+    lock, with the operator's next step; empty if there is no such process."""
     later_directory: str = ""
     """The state directory on which a later loop of the same configuration began; empty if unknown."""
 
@@ -198,7 +198,7 @@ MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ReadContent(NamedTuple):
-    """A content of HF's two files that scripts or loop have read: its digests, and the time of their last read in ns by
+    """A content of HF's two files that scripts or loop have read: its digests, and the moment of the last read in ns by
     the file system's clock."""
 
     at: int

@@ -67,7 +67,7 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
 
 def instance_of(store: KubeStore, directories: Directories) -> str:
     """Return the name under which a loop and an operator's commands find their state. Raises StateError if there are
-    shards and PROVISIONER_SHARD names none of them."""
+    shards and PROVISIONER_SHARD does not name a shard."""
     if not store.shards:
         return directories.name
     from provisioner.hostfactory.shards import SHARD_VARIABLE, read_shard, shard_instance

@@ -83,8 +83,8 @@ class Part(Protocol):
         """
 
     def condition(self) -> Condition:
-        """Return the part's condition, which requires reading all of the part. ``Condition`` says what follows from
-        each condition."""
+        """Return the part's condition, after reading all of the part. ``Condition`` says what follows from each
+        condition."""
 
 
 class IntentPart(Part, Protocol):
@@ -167,7 +167,7 @@ class HoldsPart(Protocol):
         """Return all holds; empty before the first hold was set."""
 
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the result of ``change``; return the holds before and after.
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after.
 
         ``anew``: if the holds are unknown, call ``change`` with no holds.
         """

@@ -21,8 +21,8 @@ SCRIPTS = ("getAvailableTemplates", "requestMachines", "getRequestStatus", "requ
 SLURM_PROGRAMS = ("slurm_resume", "slurm_suspend", "slurm_resume_fail")
 
 MOST_BYTES = 64 * 1024
-"""Size in bytes above which a file is emptied. This is enough for more than 150 calls, or for an hour of calls that
-wait for a lock."""
+"""Size in bytes above which a file is emptied. This size is enough for more than 150 calls, or for an hour of calls
+that wait for a lock."""
 LONGEST_REASON = 400
 """Maximum number of bytes of a reason that are kept."""
 LINE = rb"(?m)^([0-9]{1,12}) (.*)$"

@@ -36,7 +36,7 @@ class SettledAnswers(ABC):
     def settled(self, id_: str) -> Answer | None:
         """Return the terminal answer that every call prints from now on; None while the answer may still change.
 
-        Raises StateUnreadable, and StateError for an invalid id, as do all methods here that take an id.
+        Raises StateUnreadable. Each method of this class that takes an id raises StateError for an invalid id.
         """
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None

@@ -30,11 +30,11 @@ from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
 Status = dict[str, Any]
 
 MOST_ANSWER = 400_000
-"""Maximum number of characters of a packed answer, about that of ten thousand machines. If an answer is longer, the
-messages of its machines are cut."""
+"""Maximum number of characters of a packed answer: about the length for ten thousand machines. If an answer is longer,
+the messages of its machines are cut."""
 TEXT_LENGTHS = (200, 60, 0)
 """Lengths in characters to which the messages of the machines are cut. Each length is tried only if the answer is still
-too long with the length before."""
+too long with the previous length."""
 LONGEST_REASON = 256
 KEPT_ENTRIES = 10
 """Maximum number of entries in the timeline of a request's object."""

@@ -43,7 +43,7 @@ class Disordered(StateError):
 
 
 class ListedObjects:
-    """The objects of the last list. Commands use this class, and so do simulations, because it needs no thread."""
+    """The objects of the last list. Commands and simulations use this class, because it needs no thread."""
 
     def __init__(self, api: ApiServer, path: str) -> None:
         self._api, self._path = api, path

@@ -76,7 +76,7 @@ class ProvisionerObject:
         return self._decode(self.latest())
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the result of ``change``; return the holds before and after. Raises
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after. Raises
         StateMissing, StateUnreadable, or StateStale if other operators keep changing the holds at the same moment.
 
         ``anew``: if the holds are unknown, call ``change`` with no holds.

@@ -129,7 +129,7 @@ class KubeTurn(SignedLease):
         fence: Callable[[int], None] = lambda epoch: None,
     ) -> None:
         """Store the collaborators. ``fence``: function that makes the server refuse writes with an epoch below the
-        given epoch. It is called before the new loop reads memory."""
+        given epoch. ``fence`` is called before the new loop reads memory."""
         super().__init__(api, provisioner, waits)
         self._start, self._fence = start, fence
         self._identity = f"{os.uname().nodename[:64]}_{os.getpid()}_{os.urandom(4).hex()}"
@@ -319,7 +319,8 @@ def _signature(lease: Document) -> Document:
 
 
 def _epoch_seconds(text: object) -> float | None:
-    """Return the epoch seconds of a time in a Lease, which is a number or a date; None if it is unknown."""
+    """Return the epoch seconds of ``text``, the time in a Lease: a number or a date. Return None if the time is
+    unknown."""
     for parse in (float, lambda date: datetime.fromisoformat(date).timestamp()):
         with suppress(ValueError):
             return parse(str(text))

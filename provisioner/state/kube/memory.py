@@ -1,9 +1,9 @@
 """The loop's memory in the Kubernetes API. A write-ahead log makes each write of memory as atomic as the write of one
 file.
 
-* The *log* is the StatePart ``P.log``, where P is the provisioner's object name. It has every document that is not in
-  its own object yet. ``write`` is durable as soon as the log is written. ``kept`` in the log names the documents that
-  are in their objects, each with the generation of that object.
+* The *log* is the StatePart ``P.log``, where P is the provisioner's object name. The log has every document that is not
+  in its own object yet. ``write`` is durable as soon as the log is written. ``kept`` in the log names the documents
+  that are in their objects, each with the object's generation.
 * The record of a request or return belongs in the status of its object. All other documents belong in the StatePart
   ``P.memory``. A document is written to its object only after the log has the document. The document leaves the log
   only after its object has the document.
@@ -74,7 +74,7 @@ class KubeMemory(MemoryReader):
         return self._parts.get(LOG) is not None
 
     def existed(self) -> bool:
-        """Return True if memory exists, or if this disk or an object of the server records a generation of it."""
+        """Return True if memory exists, or if this disk or an object of the server records a generation of memory."""
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
@@ -193,11 +193,9 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return the fields ``kept`` and ``changes`` of the next log, by key.
-
-        ``kept``: the generation of each object whose document equals that of memory; the key of ``P.memory`` is empty.
-        ``changes``: the documents of memory that no object has yet; None for a document that memory no longer has.
-        """
+        """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has
+        memory's document; an empty key for ``P.memory``. ``changes``: memory's documents that no object has; None for a
+        removed document."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)

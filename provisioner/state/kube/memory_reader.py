@@ -39,8 +39,8 @@ class Loaded:
     documents: dict[str, Document] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
     is_torn: bool = False
-    """True if an object of memory was changed or lost from outside, so that its generation is not the one in the
-    log."""
+    """True if an object of memory was changed or lost from outside, so that its generation differs from the generation
+    in the log."""
 
 
 def id_of(key: str) -> str:

@@ -21,7 +21,7 @@ Item = dict[str, Any]
 
 Marks = Mapping[str, int]
 """``epoch`` and ``generation`` of the loop's memory, which each write carries. The server refuses a write whose epoch
-or generation is lower than that of the object."""
+or generation is lower than the object's."""
 
 T = TypeVar("T")
 

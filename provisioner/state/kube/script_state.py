@@ -28,7 +28,7 @@ LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
 """Maximum numbers of characters that the server accepts: in a machine's name, and in an account."""
 
 ENDED = "Ended"
-"""Phase of a request whose terminal answer was published, and which HF may not have read yet."""
+"""Phase of a request whose terminal answer was published. HF may not have read this answer yet."""
 
 
 class KubeEntries(SettledAnswers):
@@ -79,8 +79,8 @@ class KubeScriptState(KubeNotes):
     def record_request(
         self, provisioner: str, template: str, count: int, *, created_wall: float, rc_account: str, id_: str = ""
     ) -> Recorded:
-        """Create a MachineRequest. Our process chooses its name, so that a call without a response can be repeated.
-        Raises StateError.
+        """Create a MachineRequest. This process chooses the object's name, so that a call without a response can be
+        repeated. Raises StateError.
 
         ``id_``: the request's id; empty for a new id.
         """

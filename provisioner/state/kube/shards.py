@@ -23,7 +23,8 @@ PART = 100
 one shard is read with few calls."""
 
 Pools = Callable[[], Mapping[str, Sequence[str]]]
-"""Function that returns the names of the pools of each template. It is called only if a call needs the pools."""
+"""Function that returns the names of the pools of each template. The function is called only if a call needs the
+pools."""
 
 
 class ShardedScriptState:
