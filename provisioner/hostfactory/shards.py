@@ -13,8 +13,8 @@ SHARD_VARIABLE = "PROVISIONER_SHARD"
 """Environment variable with the number of the loop's shard."""
 
 SYMBOLS = "0123456789abcdefghijklmnopqrstuvwxy"
-"""First character of a request id, by the number of the shard that serves the request. So each machine name shows its
-shard."""
+"""First characters of request ids: the id of a request that shard N serves begins with character N. A machine's name
+contains the request id, so the name shows the shard, too."""
 
 SPANNING = "z"
 """First character of the id of a request that several shards serve."""

@@ -208,8 +208,8 @@ def _text_field(fields: Mapping[str, object], key: str) -> str:
 
 
 def _attributes(value: object) -> dict[str, tuple[str, str]]:
-    """Return all attributes in HF's form. The memory may be given under LSF's name ``mem``. The number of cores is 1 by
-    default."""
+    """Return all attributes in HF's form. The size of a machine's memory may be given under LSF's name ``mem``. The
+    number of cores is 1 by default."""
     if not isinstance(value, dict):
         raise Invalid(".attributes", format_expected("an object", value))
     attributes = {name: tagged(name, given) for name, given in value.items() if given is not None}

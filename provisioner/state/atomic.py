@@ -207,7 +207,8 @@ def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, m
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the group of the old file, so that the other user can still write the file.
+    """Give the new file the group of the old file, so that scripts and loop can still write the file if they run as two
+    users of one group.
 
     Refuse to replace a link, because an operator may have made it on purpose. Raises OSError.
     """

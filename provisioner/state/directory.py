@@ -75,7 +75,7 @@ class StateFiles:
     """The files of a state directory. Each file's class is imported at its first use. Opening a directory reads and
     writes no file.
 
-    Raises StateMissing.
+    Raises StateMissing if the path is relative and the working directory does not exist any more.
     """
 
     least_pause_seconds = 0.0

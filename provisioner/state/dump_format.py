@@ -26,8 +26,8 @@ FORMAT = 1
 """Version of the manifest and of the set of saved files. A dump with a higher version is refused."""
 
 UNPACKED_BYTES = 512 * 1024 * 1024
-"""Maximum size in bytes of all files of a dump together. A full journal has 60 MB, and a state of a hundred thousand
-machines has 100 MB."""
+"""Maximum size in bytes of all files of a dump together. A full journal of 60 MB and a state of 100 MB, for a hundred
+thousand machines, fit into this size."""
 
 MANIFEST = "manifest.json"
 REPORTED = "seen/"

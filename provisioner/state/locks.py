@@ -32,8 +32,8 @@ HELD_SECONDS = 5.0
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
-"""Longest pause in seconds between two tries. On NFS each try is a call to the server, and fifty writers may be
-waiting."""
+"""Longest pause in seconds between two tries. A shorter pause would burden an NFS server: each try is a call to the
+server, and fifty writers may be waiting."""
 
 TURN_POLL = 0.002
 """Seconds between two tries for the lock by the process that has the turn (see ``DataLock``). Other processes do not

@@ -87,7 +87,7 @@ class Inventory(Located):
         replace(self.path, content, durable=False)
 
     def read(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the names and the time in ns when they were written; None before HF's first call.
+        """Return the hosts' names, and the time in ns at which the names were written; None before HF's first list.
 
         Raises StateUnreadable.
         """

@@ -177,8 +177,8 @@ class LoopTurn(Protocol):
     """The right to be the loop, which one process at a time has (law: one writer per file, one loop)."""
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
-        """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
-        process stays the loop."""
+        """Become the loop within ``wait`` seconds. If ``wait`` is None, stand by until ``stop()`` returns True. Return
+        False if another process stays the loop."""
 
     def keep(self) -> bool:
         """Confirm that this process is still the loop. Return False if another process has taken over. Raises
@@ -228,8 +228,8 @@ class State(Protocol):
 
     @property
     def least_pause_seconds(self) -> float:
-        """Return the minimum number of seconds between two cycles of a busy loop, which limits how often answers are
-        written."""
+        """Return the minimum number of seconds between two cycles of a busy loop. This pause limits how often answers
+        are written."""
 
     @property
     def intent(self) -> IntentPart: ...

@@ -205,8 +205,8 @@ class KubeAnswers:
                 self._events.record(found, reason, new["brake"] or former, warns=brake is not None)
 
     def finish(self, reported: frozenset[str]) -> None:
-        """Set the final phase of each request whose answer HF has read. If memory's log is long, also write the records
-        that only the log has to the objects of their requests. Raises StateError."""
+        """Set the final phase of each request whose answer HF has read. If memory's log is long, also write to the
+        requests' objects the records that only the log has. Raises StateError."""
         objects, self._reported = self._objects(), reported
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
@@ -277,7 +277,7 @@ def _add_entry(timeline: list[dict[str, str]], text: str) -> list[dict[str, str]
 
 def _conditions(before: list[Status], facts: list[tuple[str, bool]], reason: str, message: str) -> list[Status]:
     """Return the object's conditions in the form that ``kubectl wait`` reads. The time of a condition changes only if
-    its status does. ``facts``: type of each condition, and whether it is true."""
+    the condition's status changes. ``facts``: type of each condition, and whether it is true."""
     former = {one["type"]: one for one in before}
     conditions = []
     for kind, is_true in facts:

@@ -38,8 +38,8 @@ CONNECT_SECONDS = 5.0
 """Seconds within which an address must accept a connection."""
 
 BODY_BYTES = 64 << 20
-"""Maximum number of bytes of a response's body. Three lists of a thousand requests with a hundred machines each fit
-into this."""
+"""Maximum number of bytes of a response's body: three times the size of a list of a thousand requests with a hundred
+machines each."""
 
 EVENT_BYTES = 4 << 20
 """Maximum number of bytes of a watch event. The server accepts objects of up to 3 MB."""

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 Document = dict[str, Any]
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
-"""Seconds after which a Lease that is not renewed may be taken, after which its holder no longer acts, and between two
-renewals. Kubernetes uses the same values. The clocks of two loops may differ in speed by the ratio of the first two
-numbers, 15 : 10."""
+"""Seconds: after LEASE_SECONDS without a renewal, another loop may take the Lease; after RENEW_SECONDS, the holder no
+longer acts; RETRY_SECONDS pass between two renewals. Kubernetes uses the same values. The clocks of two loops may
+differ in speed by the ratio of the first two numbers, 15 : 10."""
 STOP_POLL = 0.5
 """Seconds between two calls by which a standby loop asks whether it shall stop."""
 LAPSED_SECONDS = 2 * LEASE_SECONDS
@@ -148,8 +148,8 @@ class KubeTurn(SignedLease):
     # --- to become the loop -------------------------------------------------------------------------------------------
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
-        """Become the loop within ``wait`` seconds; None means to stand by until ``stop()``. Return False if another
-        process stays the loop.
+        """Become the loop within ``wait`` seconds. If ``wait`` is None, stand by until ``stop()`` returns True. Return
+        False if another process stays the loop.
 
         A loop that stands by also waits while the server cannot be reached.
         """

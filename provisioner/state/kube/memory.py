@@ -212,8 +212,8 @@ class KubeMemory(MemoryReader):
         return kept, changes
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
-        """Write fields into the status of a request's object, with its record if only the log has the record. Return
-        the object; None if it is gone. Raises StateStale if a newer loop has written."""
+        """Write fields into the status of a request's object. If only the log has the request's record, write the
+        record, too. Return the object; None if the object is gone. Raises StateStale if a newer loop has written."""
         self.adopt()
         key, marks = key_of(id_), self.marks
         generation = marks["generation"]

@@ -15,8 +15,8 @@ from provisioner.state.kube.parts import Item
 log = logging.getLogger(__name__)
 
 MOST = 10
-"""Maximum number of Events in one write of the answers. Many changes at once have one cause, which the first Events
-show."""
+"""Maximum number of Events in one write of the answers. If many objects change at once, the changes have one cause,
+which the first Events show."""
 LONGEST = 1024
 """Maximum number of characters of an Event's text that the server accepts."""
 CALL_SECONDS = 2.0

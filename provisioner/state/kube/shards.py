@@ -19,8 +19,8 @@ from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.new_ids import new_id
 
 PART = 100
-"""Maximum number of machines of a request that one shard serves alone. Few requests of HF are larger, and the answer of
-one shard is read with few calls."""
+"""Maximum number of machines of a request that one shard serves alone. Most requests of HF are not larger, and the
+answer of one shard is read with few calls."""
 
 Pools = Callable[[], Mapping[str, Sequence[str]]]
 """Function that returns the names of the pools of each template. The function is called only if a call needs the

@@ -140,8 +140,8 @@ class KubeState:
         return self.loop_lock.life_signs()
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from the newest request or return request to the end of the loop's last cycle, by the
-        server's clock; 0 if unknown."""
+        """Return the seconds from the creation of the newest request or return request to the end of the loop's last
+        cycle, by the server's clock; 0 if unknown."""
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
