@@ -66,8 +66,8 @@ _NUMBERS = {"rate", "after", "limit", "start", "end"}
 
 @dataclass(frozen=True)
 class Conditions:
-    """New faults, timings and switches of the embedded cloud. A part that is None leaves the cloud's present one
-    unchanged."""
+    """Faults, timings and switches for the embedded cloud. ``faults`` replaces all present faults. If ``gke``, ``mig``
+    or ``switches`` is None, the cloud keeps its present timings or switches."""
 
     faults: Sequence[Fault] = ()
     gke: PodTimings | None = None
@@ -78,8 +78,9 @@ class Conditions:
     def parse(cls, document: object) -> Conditions:
         """Parse ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``.
 
-        Raise ValueError for a mistake, with its position in the document. If a section is given, the timings and
-        switches that it omits get their defaults. A section that is left out changes nothing.
+        Raise ValueError for a mistake, with its position in the document. If a section of timings or switches is given,
+        the values that it omits get their defaults. If such a section is left out, the cloud keeps its present values.
+        If ``faults`` is left out, the conditions have no faults.
         """
         root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
@@ -90,8 +91,8 @@ class Conditions:
 
     @classmethod
     def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
-        """Return conditions with timings and switches as in a document. Raise ValueError for a mistake in ``timings``
-        or ``switches``."""
+        """Return conditions with these faults, and with timings and switches in the form that ``parse`` accepts. Raise
+        ValueError for a mistake in ``timings`` or ``switches``."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
             faults=tuple(faults),
@@ -102,7 +103,8 @@ class Conditions:
 
     @classmethod
     def read(cls, path: Path) -> Conditions:
-        """Read a YAML or JSON file. Raise ValueError with the file's name for a mistake or an unreadable file."""
+        """Read conditions from a YAML or JSON file. Raise ValueError with the file's name for a mistake or an
+        unreadable file."""
         try:
             return cls.parse(yaml_text.parse(yaml_text.read_text(path))[0] or {})
         except (OSError, ValueError) as error:
@@ -136,7 +138,7 @@ def _fault(where: str, value: object) -> Fault:
 
 
 class Cloud:
-    """The embedded cloud. Its methods must be called in one thread, in which its ``World`` also advances."""
+    """The embedded cloud. Call its methods only in the thread in which its ``World`` advances."""
 
     def __init__(self, world: World, namespaces: Sequence[str], migs: Sequence[MigSpec]) -> None:
         self.world = world

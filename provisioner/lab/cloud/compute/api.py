@@ -11,10 +11,10 @@ are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py``
 * ``http_error``: any ``status`` (500), ``reason``, ``message``, before the call is applied
 * ``denied``: 403 forbidden
 * ``invalid``: 400 invalid; mutations only
-* ``hang``: waits ``seconds`` (3600) of simulated time, then goes on, even if the caller has gone
-* ``reset``: drops the connection before the call is applied
-* ``lost_response``: applies the call, then drops the connection, or responds with ``status`` if it is given
-* ``unknown_words``: gives members and instances an action and status that Google does not have yet, and a new field
+* ``hang``: the call waits ``seconds`` (3600) of simulated time and is then applied, even if the caller has gone
+* ``reset``: the connection is dropped before the call is applied
+* ``lost_response``: the call is applied; then the connection is dropped, or the response is ``status`` if it is given
+* ``unknown_words``: members and instances have an action and status that Google does not have yet, and a new field
 * ``mig_gone``: 404 for the MIG, which is also missing in lists of MIGs; its VMs stay
 """
 
@@ -43,7 +43,7 @@ WAIT_LIMIT = 120.0
 
 BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"
-"""Path of the one method that only Google's beta API has."""
+"""Path of testIamPermissions, which only Google's beta API has for groups."""
 
 METHODS = (*method_table.METHODS, *group_methods.METHODS, *project_methods.METHODS)
 """All methods of the Compute Engine API that the simulator has."""
@@ -108,8 +108,8 @@ class Face:
         return handle
 
     async def permissions(self, request: web.Request) -> web.StreamResponse:
-        """Respond to testIamPermissions: all requested permissions are granted except those that the fault ``denied``
-        names."""
+        """Respond to testIamPermissions: grant each requested permission unless the fault ``denied`` names that
+        permission."""
         parts = request.match_info
         scope = next(f"{place}s/{parts[place]}" for place in ("zone", "region") if place in parts)
         self.world.calls["instanceGroupManagers.testIamPermissions"] += 1
@@ -131,7 +131,7 @@ class Face:
         return _response(*self._lacks(request.method, request.path))
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
-        """Handle the calls of a batch one after the other. Return their responses as one."""
+        """Handle the calls of a batch one after the other. Return a single response that contains their responses."""
         responses = []
         try:
             for part in parse_batch(request.headers.get("Content-Type", ""), await request.read()):

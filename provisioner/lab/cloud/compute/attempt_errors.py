@@ -16,18 +16,18 @@ HELP = {
 
 
 def failed(name: str, code: str, message: str) -> Document:
-    """Return an error that names the instance."""
+    """Return the error of a failed attempt to create the instance ``name``, with the name in the message."""
     return {"code": code, "message": f"Instance '{name}' creation failed: {message}"}
 
 
 def insert_error(error: Document) -> OperationError:
-    """Return the error of an attempt in the form of an operation's error, for the insert in the audit log."""
+    """Convert the error of an attempt into the error of an operation, in which the audit log shows a failed insert."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
-    """Return the error for missing capacity. The error has ``errorDetails`` if public reports show them with this
-    ``code``."""
+    """Return the error for missing capacity in a zone. If ``code`` begins with ``STOCKOUT``, the error also has
+    ``errorDetails``, because public reports show them for such codes."""
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
     message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."

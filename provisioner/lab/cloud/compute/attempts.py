@@ -94,7 +94,8 @@ class Attempts:
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
-        """Return why the member's VM cannot be inserted now, as an entry of ``lastAttempt.errors``; None if it can."""
+        """Return the error that prevents the insert of the member's VM now, as an entry of ``lastAttempt.errors``; None
+        if the VM can be inserted."""
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
         if self._is_name_taken(member):

@@ -30,7 +30,7 @@ from provisioner.lab.cloud.compute.settings import Timings, project_number
 from provisioner.lab.cloud.world import World
 
 LONGEST_DELAY = 60.0
-"""Longest delay of a sink in seconds."""
+"""Longest delay, in seconds, with which a log sink sends an entry."""
 
 AUDIT_LOG = "type.googleapis.com/google.cloud.audit.AuditLog"
 STATUS_CODES = {400: 3, 403: 7, 404: 5, 409: 6, 412: 9, 503: 14}
@@ -45,7 +45,7 @@ clock)."""
 
 @dataclass
 class Audit:
-    """A sender of entries about instances and groups to all listeners."""
+    """A sender of audit log entries about instances and groups. Each entry is sent to all listeners."""
 
     world: World
     timings: Timings
@@ -94,7 +94,7 @@ class Audit:
         self._log(method, path, entry)
 
     def system(self, method: str, path: str, message: str, instance: int = 0) -> None:
-        """Log an action of Google itself."""
+        """Log an action of Google itself, such as a preemption."""
         if not self.listeners:
             return
         operation = f"systemevent-{int(self.world.wall() * 1000)}-{self._next():012x}"
@@ -141,7 +141,7 @@ class Audit:
 
 
 def _activity(method: str, path: str, instance: int = 0) -> Document:
-    """Return the parts that both entries of a call share."""
+    """Return the fields that both entries of a call have."""
     name, project = f"v1.compute.{method}", _project(path)
     user = f"{project_number(project)}@cloudservices.gserviceaccount.com"
     entry = _entry(name, path, instance) | {
@@ -163,7 +163,7 @@ def _activity(method: str, path: str, instance: int = 0) -> Document:
 
 
 def _entry(name: str, path: str, instance: int = 0) -> Document:
-    """Return the parts that every entry has."""
+    """Return the fields that every entry has."""
     scope, place = path.split("/")[2:4]
     group = "instanceGroupManagers" in path
     identity = {"instance_id": str(instance)} if instance else {}

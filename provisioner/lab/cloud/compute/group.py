@@ -1,6 +1,6 @@
 """A simulated managed instance group: the calls about it, which take effect when their operations end.
 
-Changes by others and overridden settings. Target: the MIG.
+Fault modes: changes by others, and settings that a fault overrides. Target: the MIG.
 
 * ``resized``: before the next call about the MIG, others have resized the MIG to ``size`` (0)
 * ``size_limit``: the MIG accepts no more than ``limit`` (1) members
@@ -72,7 +72,7 @@ class Mig(Members):
         return self._begin("abandonInstances", request_id, lambda: self._life.each(names, self._life.abandon))
 
     def recreate(self, urls: Sequence[str], request_id: str = "") -> Operation:
-        """Delete VMs and make new VMs under the same names (recreateInstances)."""
+        """Delete the VMs of members and make new VMs under the same names (recreateInstances)."""
         names = members_named(self, urls)
         return self._begin("recreateInstances", request_id, lambda: self._life.each(names, self._life.recreate))
 
@@ -84,8 +84,8 @@ class Mig(Members):
         return self._begin("resize", request_id, lambda: self._life.resize(size))
 
     def patch(self, change: Callable[[Mig], None], size: int | None, request_id: str = "") -> Operation:
-        """Change the settings by calling ``change`` (patch). Members stay as they are, unless ``size`` is another
-        targetSize."""
+        """Begin a patch of the settings. ``change`` is called when the operation ends. ``size``: the new targetSize;
+        None leaves the number of members unchanged."""
         if size is not None:
             check_size(self, size)
 
@@ -97,7 +97,8 @@ class Mig(Members):
         return self._begin("patch", request_id, effect)
 
     def follow_settings(self) -> None:
-        """Apply changed settings to the members at once."""
+        """Let the members follow changed settings: begin to replace outdated members, and schedule a step that evens
+        out the zones."""
         self._life.update()
         self._life.even_out_later()
 
@@ -115,7 +116,8 @@ class Mig(Members):
         return None
 
     def _conflict(self, names: Sequence[str]) -> OperationError | None:
-        """Return the error for the first of the names that a member already has; None if there is none."""
+        """Return the error for the first of the names that a member already has; None if the members have none of the
+        names."""
         for name in names:
             if name in self.members:
                 words = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"

@@ -1,4 +1,4 @@
-"""Methods that change a group or list its instances, which operators use more than programs do."""
+"""Methods of the API that change a group or list its instances, used more by operators than by programs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _patch(call: Call) -> Document:
 
 
 def _list_instances(call: Call) -> Document:
-    """Return every instance of the group, or only the running instances if the call says so. A member without an
-    instance is left out."""
+    """Return every instance of the group, or only the running instances if the call's ``instanceState`` is RUNNING.
+    Leave out members without an instance."""
     mig, state = call.mig(), call.body.get("instanceState", "ALL")
     if state not in _STATES:
         raise ApiError(
@@ -57,7 +57,8 @@ def _autoscaler_delete(call: Call) -> Document:
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """Return the methods that exist for zones and for regions."""
+    """Return this module's methods for zones or for regions. ``prefix``: ``instance`` or ``regionInstance``;
+    ``placeholder``: ``zone`` or ``region``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     mig, group = scope + "instanceGroupManagers/{name}", scope + "instanceGroups/{name}"
     autoscalers = "autoscalers." if placeholder == "zone" else "regionAutoscalers."

@@ -101,7 +101,8 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch to the MIG. This happens when the patch's operation ends, after all earlier patches."""
+    """Apply the patch to the MIG. The patch's operation calls this function when it ends, after the operations of
+    earlier patches."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -156,7 +157,8 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """Return the settings without those at ``paths``, because the spec contains these."""
+    """Return the settings without the fields at ``paths``. The MIG's spec already contains the values of these
+    fields."""
     left = dict(settings)
     for path in paths:
         if len(path) == 2 and path[0] in left:
@@ -165,8 +167,8 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(said: Mapping[str, Any], size: int) -> Document:
-    """Return a limit as it was given (a fixed number or a percentage), with the resulting number of machines, rounded
-    up."""
+    """Return a limit of updates as it was given (a fixed number or a percentage), together with the number of machines
+    that the limit means for ``size`` machines, rounded up."""
     if "percent" in said:
         return {"percent": said["percent"], "calculated": -(-size * said["percent"] // 100)}
     return {"fixed": said["fixed"], "calculated": said["fixed"]} if "fixed" in said else {"calculated": 0}
@@ -188,7 +190,8 @@ def _check(value: Mapping[str, Any], message: str, path: str) -> None:
 
 
 def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
-    """Yield the values of a field: the entries of a list or map, or else the value itself; nothing for null."""
+    """Yield the values of a field: the entries of a list, the values of a map, or else the value itself. Yield nothing
+    for null. Raise 400 if the field must be a list or map and the value is not."""
     if value is None:
         return
     if field.repeated and isinstance(value, list):
@@ -215,8 +218,8 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """Raise 400 for a value that Google refuses or that the simulator does not support. The message says which of the
-    two."""
+    """Raise 400 for a value that Google refuses or that the simulator does not support. The message says whether Google
+    or the simulator refuses the value."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):
@@ -229,8 +232,8 @@ def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
 
 
 def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
-    """Raise 400 if the limits and the method of the update, from the patch and the MIG's settings, contradict each
-    other."""
+    """Raise 400 if the limits and the method of the MIG's updates contradict each other. A value that the patch does
+    not give comes from the MIG's settings."""
     surge, unavailable = (_calculated(policy.get(name) or _surge(mig, name), 100)["calculated"] for name in _SURGES)
     if not surge and not unavailable:
         raise _invalid("Invalid value for field 'resource.updatePolicy': maxSurge and maxUnavailable cannot both be 0.")
@@ -243,7 +246,7 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
-    """Return one of the two limits of the MIG's updates, which ``name`` selects."""
+    """Return the limit ``maxSurge`` or ``maxUnavailable`` of the MIG's updates. ``name``: one of these two words."""
     at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
     usual = {"fixed": at_once}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual

@@ -147,8 +147,8 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name. Each has the form of a MIG's spec, that of a MIG which had
-        the template at first."""
+        """Return the project's instance templates by name. A template has the form of a MIG's spec: the first spec of a
+        MIG that began with this template."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:

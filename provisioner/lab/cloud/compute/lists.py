@@ -40,12 +40,12 @@ _MEMBERS = {
     "listErrors": "InstanceManagedByIgmError",
     "listInstances": "InstanceWithNamedPorts",
 }
-"""The message (of ``schema.py``) that describes the items in lists about a group, by method. The messages for other
-lists are named after the collection."""
+"""The message (of ``schema.py``) that describes the items in a list about a group, by method. For any other list, the
+message's name comes from the name of the collection."""
 
 Source = Callable[[str, float], Iterable[tuple[str, Document]]]
-"""A function of a name and an age in seconds. It returns the names and documents after that name, in order of names, as
-they were that long ago."""
+"""A function that returns the names and documents of a list's items, in order of names. Its arguments are the name
+after which the items begin, and the age in seconds of the state that the documents show."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ListCall:
 
     @property
     def predicate(self) -> Predicate | None:
-        """The test of the call's filter; None without a filter."""
+        """The predicate of the call's filter; None if the call has no filter. Raises 400 for a wrong filter."""
         text = self.query.get("filter", "").strip()
         try:
             return compile_filter(text, self.resource, self.base) if text else None
@@ -80,7 +80,7 @@ class ListCall:
 
     @property
     def page_size(self) -> int:
-        """The number of items that a page holds."""
+        """The largest number of items in a page. Raises 400 for a wrong ``maxResults``."""
         text = self.query.get("maxResults", "") or str(MAX_PAGE)
         if not text.isdecimal() or int(text) > MAX_PAGE:
             raise ApiError(400, "invalid", f"Invalid value for field 'maxResults': '{text}'. Must be within [0, 500]")
@@ -92,7 +92,7 @@ class ListCall:
 
     @property
     def targets(self) -> tuple[str, str, str]:
-        """The targets that a fault of the call may name."""
+        """The names by which a fault may target the call."""
         return self.place, self.method, f"{self.place}/{self.method}"
 
     @property
@@ -125,7 +125,8 @@ class ListCall:
         return ApiError(400, "invalid", f"Invalid value for field 'pageToken': '{token}'. The token is not valid.")
 
     def frame(self, kind: str) -> Document:
-        """Return the fields that begin every list."""
+        """Return the fields with which the document of every list begins. ``kind``: Google's name of the list's
+        type."""
         return {"kind": f"compute#{kind}", "id": self.path, "selfLink": BASE + self.path}
 
 
@@ -202,7 +203,8 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """Return a source with the same items under new names, in whose order the newest item is first."""
+    """Return a source of the same items, newest first. Each item gets a new name, so that the order of the names is
+    from the newest to the oldest item."""
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))
@@ -212,7 +214,8 @@ def _newest_first(source: Source) -> Source:
 
 
 def _age(document: Document) -> str:
-    """Return a text that sorts newer documents first. A document without a creation time counts as the oldest."""
+    """Return a text that sorts before the texts of all older documents. A document without a creation time counts as
+    the oldest."""
     made = document.get("creationTimestamp") or document.get("insertTime") or timestamp(0.0)
     return f"{_END - round(datetime.fromisoformat(made).timestamp() * 1000):015d} "
 
@@ -227,7 +230,8 @@ def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | Non
 
 
 def fixed(documents: Mapping[str, Document]) -> Source:
-    """Return a source of these documents, which have no history, so that their list never lags."""
+    """Return a source of these documents. The source shows the same documents for every age, so that its list never
+    lags."""
 
     def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
         return [(name, documents[name]) for name in sorted(documents) if name > begin]

@@ -10,12 +10,13 @@ from provisioner.lab.cloud.compute.operations import BASE, ApiError, Document, n
 from provisioner.lab.cloud.compute.resource_documents import PROJECT_MADE
 
 GIGABYTES_PER_CPU = {"standard": 4, "highmem": 8, "highcpu": 1}
-"""Gigabytes per processor of N2 and similar families; some families differ slightly."""
+"""Gigabytes of memory per processor in N2 and similar families; some families differ slightly."""
 
 _FAMILIES = ("c2d", "c3", "e2", "n1", "n2", "n2d")
 _SIZES = (2, 4, 8, 16, 32)
 _LISTED = tuple(f"{family}-{ratio}-{size}" for family in _FAMILIES for ratio in GIGABYTES_PER_CPU for size in _SIZES)
-"""The types that a list shows in addition to the types in use. The method get finds all types with the usual ratios."""
+"""The machine types that a list shows in addition to the types in use. The method ``machineTypes.get`` finds all types
+with the usual ratios of memory to processors."""
 
 _CUSTOM = re.compile(r"(?:[a-z0-9]+-)?custom-([0-9]+)-([0-9]+)(?:-ext)?")
 _USUAL = re.compile(r"[a-z][a-z0-9]+-(standard|highmem|highcpu)-([0-9]+)")
@@ -43,8 +44,8 @@ def machine_type_document(project: str, zone: str, name: str) -> Document:
 
 
 def machine_types(project: str, zone: str, used: Iterable[str]) -> dict[str, Document]:
-    """Return the machine types that a zone lists, by name. ``used``: the types in templates; of these, custom types are
-    not listed."""
+    """Return the machine types that a zone lists, by name. ``used``: the types in templates; custom types among them
+    are not listed."""
     names = {*_LISTED, *(name for name in used if _USUAL.fullmatch(name))}
     return {name: machine_type_document(project, zone, name) for name in names}
 

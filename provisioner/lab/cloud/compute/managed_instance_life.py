@@ -1,6 +1,6 @@
 """The changes of members of a simulated managed instance group: by calls, by their VMs, and by others.
 
-Changes by others. Targets: the VM's name, the MIG, the zone.
+Fault modes that play changes by others. Targets: the VM's name, the MIG, the zone.
 
 * ``abandoned``: a member is taken out of the MIG ``seconds`` (60) after it runs
 * ``recreated``: a member is recreated ``seconds`` (60) after it runs
@@ -58,7 +58,7 @@ class MemberLife:
             self.delete(member)
 
     def each(self, names: Sequence[str], effect: Callable[[Member], None]) -> None:
-        """Apply an effect to the members that still exist and are not leaving."""
+        """Apply an effect to each named member that still exists and is not leaving."""
         for name in names:
             member = self._group.members.get(name)
             if member and member.action not in LEAVING:
@@ -110,7 +110,7 @@ class MemberLife:
             group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
 
     def _replace(self, member: Member) -> None:
-        """If the member is still outdated, replace it, under its name or a new name."""
+        """If the member is still outdated, replace the member under the same name or a new name."""
         if not self._group.outdated(member):
             return
         if self._group.spec.replacement_method == "RECREATE":
@@ -120,7 +120,7 @@ class MemberLife:
         self._add(Member(self._group.random_name(), member.zone, configured=False))
 
     def even_out_later(self) -> None:
-        """Schedule a check of whether the zones are even, if the group redistributes."""
+        """If the group redistributes, schedule a step that evens out its zones."""
         group = self._group
         if group.is_redistributing:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)

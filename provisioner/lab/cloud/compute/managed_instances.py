@@ -36,7 +36,7 @@ class Member:
     keeps_template: bool = False
     """True while a repair makes a new VM from the member's own template."""
     configured: bool = True
-    """True for a member with a per-instance config, because createInstances named the member."""
+    """True if createInstances named the member. Such a member has a per-instance config."""
     preserved: Document = field(default_factory=dict)
     """``preservedState`` of the member's per-instance config."""
 
@@ -104,7 +104,8 @@ class Members:
         )
 
     def outdated(self, member: Member) -> bool:
-        """Return True for a member with another template, if a PROACTIVE update may replace running VMs."""
+        """Return True if the member's VM has another template than the group and a PROACTIVE update may replace running
+        VMs."""
         policy = self.settings.get("updatePolicy") or {}
         gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
         other = member.vm is not None and member.vm.spec.template != self.spec.template

@@ -63,7 +63,7 @@ def _merge(mask: dict[str, Any], path: Sequence[str], inner: dict[str, Any] | No
 
 
 def select(value: Any, mask: Mask | None) -> Any:
-    """Return the part of a document that the mask names.
+    """Return ``value`` with only the fields in ``mask``, or unchanged if ``mask`` is None.
 
     ``zones`` in the mask also names all keys like ``zones/us-central1-a``.
     """

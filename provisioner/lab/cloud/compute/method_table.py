@@ -75,7 +75,7 @@ class Call:
 
     @property
     def named(self) -> str:
-        """The name of the resource that the call is about; for a list, of the zone, region or project."""
+        """The name of the resource that the call is about; for a list, the name of the zone, region or project."""
         return self.parts.get("name") or self.place or self.project
 
     def mig(self) -> Mig:
@@ -96,7 +96,8 @@ class Call:
             raise unknown_place(switches.unknown_place, self.project, self.scope)
 
     def list_call(self, place: str = "") -> ListCall:
-        """Return this call as a call of a list."""
+        """Return the call as a ``ListCall``. ``place``: the zone, region or MIG whose items are listed; empty: the
+        call's own zone or region."""
         return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
 
 
@@ -123,7 +124,7 @@ class Collection:
     all."""
 
     kind: str
-    """The kind of a resource in a zone."""
+    """The type of the resources in a zone, as in Google's field ``kind``, such as ``instanceGroup``."""
     kind_in_region: str
     documents: Callable[[Call, str], Mapping[str, Document]]
     """A function that returns the documents of a zone or region (``zones/<zone>``) by name."""
@@ -178,7 +179,8 @@ def _resize(call: Call) -> Document:
 
 
 def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
-    """Begin a mutation, or return the operation that the same requestId began."""
+    """Begin a mutation and return its operation. If an earlier call had the same requestId, begin nothing and return
+    the operation of the earlier call."""
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.path, request_id)
     return (operation or begin(mig, request_id)).document()
@@ -340,7 +342,8 @@ OPERATIONS = Collection("operation", "operation", _operations)
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """Return the methods that exist in zones and in regions. ``prefix``: ``instance`` or ``regionInstance``."""
+    """Return the methods that exist both in zones and in regions, in one of these two forms. ``prefix``: ``instance``
+    for zones or ``regionInstance`` for regions; ``placeholder``: ``zone`` or ``region``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     migs, mig = f"{prefix}GroupManagers.", scope + "instanceGroupManagers/{name}"
     groups, autoscalers = f"{prefix}Groups.", "autoscalers." if placeholder == "zone" else "regionAutoscalers."

@@ -68,7 +68,7 @@ PHRASES: Mapping[int, str] = {
 
 
 def numeric_id(path: str) -> str:
-    """Return the id of a resource that the model does not store."""
+    """Return a numeric id, made from the path, for a resource whose id the model does not store."""
     return str((1 << 60) + zlib.crc32(path.encode()))
 
 
@@ -105,8 +105,8 @@ class Operation:
     ended: float | None = None
     error: OperationError | None = None
     logged: str = ""
-    """The operation's name in the audit log; empty except for calls on MIGs. Changes of instances are logged when they
-    happen."""
+    """The operation's name in the audit log; empty for a call on an instance, because a change of an instance is logged
+    when it happens."""
     said: str = ""
     """The statusMessage; empty unless Google itself began the operation."""
 
@@ -171,8 +171,8 @@ class Operations:
     _events: Iterator[int] = field(default_factory=itertools.count)
 
     def repeated(self, target: str, request_id: str) -> Operation | None:
-        """Return the operation that a call with this request id on this target began; None if there was no such call or
-        its request id is forgotten."""
+        """Return the operation of an earlier call with this request id on this target; None if there was no such call
+        or its request id is forgotten."""
         begun = self._requests.get((target, request_id)) if request_id else None
         if begun and self.world.wall() - begun.inserted > self.switches.request_id_seconds:
             return None
@@ -204,7 +204,7 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, said: str) -> None:
-        """Record an action of Google on an instance as an operation that is done. This draws no random number."""
+        """Record an action of Google on an instance as an operation that is done. The method draws no random number."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(
@@ -284,7 +284,7 @@ class Operations:
 
 
 def _fault_error(faults: Mapping[str, Fault]) -> OperationError | None:
-    """Return the error with which a fault replaces the effect; None if no fault strikes."""
+    """Return the error with which an operation ends because of a fault; None if no fault strikes."""
     if fault := faults.get("op_error"):
         params = fault.params
         return OperationError(

@@ -30,7 +30,8 @@ def _template_list(call: Call) -> Document:
 
 
 def _template_aggregated(call: Call) -> Document:
-    """Return all templates in the scope ``global``, because regions have no templates."""
+    """Return the page of an aggregated list with all templates in the scope ``global``. Templates do not belong to
+    regions."""
     scopes: dict[str, Source] = {f"regions/{region}": fixed({}) for region in call.groups.regions(call.project)}
     scopes["global"] = fixed(_templates(call))
     return aggregated_page(call.list_call(), "instanceTemplateAggregatedList", "instanceTemplates", scopes)

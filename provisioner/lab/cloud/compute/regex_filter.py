@@ -31,7 +31,7 @@ class Condition:
 
 
 def is_regex_filter(text: str) -> bool:
-    """Return True if a filter is in this language, that is, begins with ``FIELD eq`` or ``FIELD ne``."""
+    """Return True if a filter is in the older language, that is, begins with ``FIELD eq`` or ``FIELD ne``."""
     return _BEGIN.match(text) is not None
 
 
@@ -165,7 +165,8 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """Return a set in brackets with POSIX's class names translated, because Python would read them as characters."""
+    """Return a set in brackets with the names of POSIX's classes translated. Python would read such a name as single
+    characters."""
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

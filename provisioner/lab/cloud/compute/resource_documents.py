@@ -197,7 +197,8 @@ def project_document(project: str) -> Document:
 
 
 def with_unknown_words(document: Document) -> Document:
-    """Return a list with an action or status and a field that are unknown today, as a later API version may have."""
+    """Return a list's document with an action or status, and a field, that this program does not know. A later version
+    of the API may send such words."""
     changed = dict(document)
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:

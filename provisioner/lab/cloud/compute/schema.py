@@ -1,7 +1,7 @@
 """The fields of the resources that Compute Engine lists and patches, from Google's discovery document.
 
-A field that is missing in this module is a mistake of the caller. Objects that no document of the embedded cloud
-contains are in this module by name only, without their fields.
+A call that names a field missing in this module is refused as a mistake of the caller. Objects that no document of the
+embedded cloud contains are in this module by name only, without their fields.
 """
 
 from __future__ import annotations

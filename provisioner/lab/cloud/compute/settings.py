@@ -1,6 +1,6 @@
 """The settings of a simulated MIG, the durations in the model, and switches between possible behaviours.
 
-Durations are seconds of simulated time. No I/O, no clock, no logger.
+Durations are seconds of simulated time. This module does no I/O, reads no clock and does not log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_PER_CALL = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class MigSpec:
-    """A managed instance group and its template. Exactly one of ``zone`` and ``region`` is given."""
+    """A managed instance group and its instance template. Exactly one of ``zone`` and ``region`` is given."""
 
     project: str
     name: str
@@ -110,8 +110,8 @@ class MigSpec:
 
 
 ADVISED: Mapping[str, Any] = MappingProxyType({"default_action_on_failure": "DO_NOTHING", "redistribution": "NONE"})
-"""Settings of a MIG for a grid, as in our docs and Terraform files. They are needed because Google's defaults end
-machines."""
+"""Settings for the MIG of a grid, as in our docs and Terraform files. With Google's defaults, the MIG itself would end,
+replace or move machines."""
 
 
 def project_number(project: str) -> int:
