@@ -1,8 +1,8 @@
 """The control API, with which a test or an operator changes the embedded cloud without the provisioner.
 
 The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. The response to a
-mistake is 400 with ``{"error": …}``. The response is 421 if a request reaches a loopback address under another host
-name, because a page of the internet can make a browser send such a request.
+mistake is 400 with ``{"error": …}``. A request that reaches a loopback address under another host name gets 421,
+because a page of the internet can make a browser send such a request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Act = Callable[[web.Request], Awaitable[Any]]
 
 
 def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return a request handler that responds with the result of ``act``, or with 400 and the text of its ValueError."""
+    """Return a request handler. It responds with the value that ``act`` returns, or with 400 and the message if ``act``
+    raises ValueError."""
 
     async def respond(request: web.Request) -> web.StreamResponse:
         local = request.transport.get_extra_info("sockname")[0] if request.transport else ""

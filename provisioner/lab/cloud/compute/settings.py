@@ -145,12 +145,12 @@ class Timings:
     delete_cap: float = 130.0
     """Longest time from STOPPING until a VM is gone, because Google then switches off the guest."""
     leave: Delay = (3.0, 10.0)
-    """Time from a VM's end to the end of its membership."""
+    """Time from a VM's end until its member has left the group."""
     retry_first: float = 60.0
     """First pause between attempts to create a VM. The pause doubles with each failure."""
     retry_last: float = 1200.0
     notice: float = 30.0
-    """Time from a preemption's STOPPING to its TERMINATED."""
+    """Time from the moment a preempted VM is STOPPING until it is TERMINATED."""
     repair: Delay = (15.0, 60.0)
     """Time from a VM's death to its recreation, if the MIG repairs."""
     redistribute: Delay = (30.0, 120.0)
@@ -158,7 +158,7 @@ class Timings:
     audit: Delay = (2.0, 15.0)
     """Time from an event to its audit log entry in Pub/Sub."""
     operation_retention: float = 14 * 86400.0
-    """Seconds after its end for which an operation can be queried. After that, the operation is not found (404)."""
+    """Seconds for which an operation can be queried after it ended. Later queries get 404."""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Timings:
@@ -167,21 +167,21 @@ class Timings:
 
 
 class Duplicate(StrEnum):
-    """The result of createInstances with a name that the MIG already has."""
+    """The outcome of createInstances if the MIG already has one of the names."""
 
     OPERATION_ERROR = "operation_error"
     """The operation ends with an error and makes no instance."""
     HTTP_CONFLICT = "http_conflict"
-    """The call is refused with 409 and none of its names is made."""
+    """The call is refused with 409. None of the named instances is made."""
     IGNORE = "ignore"
-    """The name is skipped, and the other names are made."""
+    """The name is skipped, and the instances with other names are made."""
 
 
 class UnknownPlace(StrEnum):
     """The response to a call whose zone or region does not exist."""
 
     INVALID = "invalid"
-    """400, according to most reports. The error is like that for a mistake in another value of the call."""
+    """400, according to most reports. The same error is the response to a mistake in another value of the call."""
     NOT_FOUND = "not_found"
     """404, according to one recent report."""
 
@@ -190,14 +190,15 @@ class UnknownProject(StrEnum):
     """The response to a call whose project does not exist."""
 
     NOT_FOUND = "not_found"
-    """404, according to most reports. The error is like that for a group that does not exist."""
+    """404, according to most reports. A group that does not exist gets the same error."""
     FORBIDDEN = "forbidden"
     """403, as for an existing project in which the caller has no permission."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Behaviours that no public text settles. Each default is the most difficult for the caller."""
+    """Behaviours that no public text settles. Each default is the behaviour that is the most difficult for the
+    caller."""
 
     duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
     cancel_creating: bool = False
@@ -209,7 +210,7 @@ class Switches:
     recreate_keeps_id: bool = True
     """True: a recreated VM keeps its id and creation time; only its last start and its IP change."""
     field_mask_header: bool = False
-    """True: X-Goog-FieldMask is honoured, too. ``fields`` in the query is always honoured."""
+    """True: the header X-Goog-FieldMask also selects fields. The query parameter ``fields`` always selects fields."""
     ip_before_running: bool = False
     """True: the internal IP is shown from PROVISIONING on. False: from RUNNING on."""
     request_id_seconds: float = 900.0

@@ -109,15 +109,15 @@ class Vm:
     started: float | None = None
     stopped: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Metadata from the VM's per-instance config, in addition to the metadata of every member."""
+    """Metadata from the VM's per-instance config. The VM has them in addition to the metadata of every member."""
     is_ip_shown: bool = False
     is_ipv6_only: bool = False
     doomed: bool = False
     """True after a request to delete the VM, so that the VM does not stay as TERMINATED."""
     logged: dict[str, str] = field(default_factory=dict)
-    """By method, the names in the audit log of the VM's operations under way."""
+    """The VM's operations under way: their names in the audit log, by method."""
     watcher: Callable[[Vm], None] | None = None
-    """A function that is called after each change of status, for the VM's MIG."""
+    """A function that the VM's MIG has set, called after each change of the VM's status; None if the VM has no MIG."""
 
     @property
     def path(self) -> str:
@@ -142,7 +142,8 @@ class Vm:
 
     @property
     def scheduling(self) -> Document:
-        """Return the field ``scheduling`` of the VM's managed instance, which its ``resourceStatus`` also contains."""
+        """Return the field ``scheduling`` of the VM's managed instance and of the VM's ``resourceStatus``; empty if
+        ``terminates`` is None."""
         return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
@@ -185,8 +186,8 @@ class Vms:
         like: Vm | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Vm:
-        """Begin to make a VM whose name is free. ``like``: the VM before a recreation, whose identity the new VM takes
-        over."""
+        """Begin to make a VM. ``name`` must be free. ``like``: the earlier VM of a recreation; the new VM gets its id
+        and creation time. None: the VM gets a new identity."""
         vm = Vm(
             id=like.id if like else self.world.random.randrange(1 << 60, 1 << 63),
             name=name,

@@ -1,4 +1,5 @@
-"""Amounts of resources, such as ``500m`` and ``8Gi``: their form, and the limits of a container's requests. Pure."""
+"""Amounts of resources, such as ``500m`` and ``8Gi``: their form, and the limits of a container's requests. The
+functions have no side effects."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ def check_amounts(kind: str, resources: Json) -> None:
 
 
 def amount_causes(where: str, resources: Json) -> Iterator[Cause]:
-    """Yield the mistakes in a container's requests and limits. The form of the amounts must have been checked
-    before."""
+    """Yield the mistakes in a container's requests and limits. Before this call, ``check_amounts`` must have accepted
+    the form of the amounts."""
     limits = resources.get("limits") or {}
     for part in ("limits", "requests"):
         for name, value in (resources.get(part) or {}).items():

@@ -4,10 +4,10 @@
 that begins with a list counts as ``watchlist``.
 
 Faults on the way to the server, in addition to the faults of the model (``pods.py``). Discovery has no faults. Targets:
-the namespace, the name (for a create, the object's), ``<resource>.<verb>`` (``pods.create``) and
+the namespace, the name of the object (also in a create), ``<resource>.<verb>`` (``pods.create``) and
 ``<namespace>/<resource>.<verb>``.
 
-* ``hang``: no response for ``params.seconds`` (default 3600); then the call goes on
+* ``hang``: the call waits ``params.seconds`` (default 3600) without a response and is then carried out
 * ``throttled``: 429 with Retry-After ``params.seconds`` (default 1); the call is not applied
 * ``unavailable``: 503; the call is not applied
 * ``denied``: 403 in RBAC's words; the call is not applied
@@ -133,7 +133,8 @@ class Face:
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
-        """Respond to a SelfSubjectAccessReview: every right is granted except those that the fault ``denied`` names."""
+        """Respond to a SelfSubjectAccessReview: grant the right in the request, unless the fault ``denied`` names this
+        right."""
         self._world.calls["selfsubjectaccessreviews.create"] += 1
         try:
             document = await read_body(request, "create")

@@ -1,4 +1,5 @@
-"""The documents that clients read first: versions, groups, resources, and a small OpenAPI document. Pure."""
+"""The documents that clients read first: versions, groups, resources, and a small OpenAPI document. The functions have
+no side effects."""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ _SUBRESOURCES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def api_versions(address: str) -> Json:
-    """Return ``/api``."""
+    """Return the document at ``/api``. ``address``: host and port of the server."""
     servers = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": servers}
 
 
 def api_groups() -> Json:
-    """Return ``/apis``, which lists no groups, because the cluster has only the core group."""
+    """Return the document at ``/apis``. The document lists no groups, because the cluster has only the core group."""
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": []}
 
 
 def resources() -> Json:
-    """Return ``/api/v1``."""
+    """Return the document at ``/api/v1``."""
     listed = [_resource(kind) for kind in KINDS] + [_subresource(*sub) for sub in _SUBRESOURCES]
     listed.sort(key=lambda resource: str(resource["name"]))
     return {"kind": "APIResourceList", "groupVersion": "v1", "resources": listed}
@@ -62,13 +63,13 @@ def _subresource(name: str, kind: str, verbs: tuple[str, ...]) -> Json:
 
 
 def openapi_index() -> Json:
-    """Return ``/openapi/v3``, which lists the paths of the groups' documents."""
+    """Return the document at ``/openapi/v3``, which lists the paths of the groups' documents."""
     return {"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=simulator"}}}
 
 
 def openapi_document() -> Json:
-    """Return ``/openapi/v3/api/v1``: the resources, and the statement that the server validates fields, so that kubectl
-    does not."""
+    """Return the document at ``/openapi/v3/api/v1``. The document lists the resources, and states that the server
+    validates fields, so that kubectl does not validate them."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     for kind in KINDS:

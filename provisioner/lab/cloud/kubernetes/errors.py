@@ -50,7 +50,7 @@ class Cause:
     message: str
 
     def as_json(self) -> Json:
-        """Return the cause in the form of ``details.causes``."""
+        """Return the cause as an entry of ``details.causes`` in a ``Status`` object."""
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
@@ -65,7 +65,7 @@ def bad_value(field: str, value: object, detail: str) -> Cause:
 
 
 def not_supported(field: str, value: object, supported: Sequence[str]) -> Cause:
-    """Return the cause for a value that is not one of the possible values."""
+    """Return the cause for a value outside the supported values."""
     words = ", ".join(f'"{word}"' for word in supported)
     return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_quote(value)}: supported values: {words}")
 
@@ -76,7 +76,7 @@ def unknown_reference(field: str, value: object) -> Cause:
 
 
 def duplicate(field: str, value: object) -> Cause:
-    """Return the cause for a second value in place of a unique one."""
+    """Return the cause for a value that occurs twice although it must be unique."""
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quote(value)}")
 
 
@@ -85,7 +85,7 @@ def _quote(value: object) -> str:
 
 
 def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
-    """Return 422: the object can be read but is wrong. The message lists all mistakes."""
+    """Return the error 422 for an object that can be read but is wrong. The message lists all mistakes."""
     words = [f"{cause.field}: {cause.message}" for cause in causes]
     text = words[0] if len(words) == 1 else f"[{', '.join(words)}]"
     short, _, group = kind.partition(".")
@@ -95,77 +95,79 @@ def invalid(kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
 
 
 def bad_request(message: str) -> ApiError:
-    """Return 400: the request cannot be read."""
+    """Return the error 400 for a request that cannot be read."""
     return ApiError(400, "BadRequest", message)
 
 
 def not_found(resource: str, name: str) -> ApiError:
-    """Return 404: there is no such object."""
+    """Return the error 404 for an object that does not exist."""
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', details={"name": name, "kind": resource})
 
 
 def no_such_path() -> ApiError:
-    """Return 404: there is no such resource."""
+    """Return the error 404 for a path at which the server has no resource."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
 def method_not_allowed(detail: str = "") -> ApiError:
-    """Return 405: the resource exists but does not have this verb."""
+    """Return the error 405 for a resource that does not have the request's verb."""
     words = "the server does not allow this method on the requested resource"
     return ApiError(405, "MethodNotAllowed", f"{words}: {detail}" if detail else words, details={})
 
 
 def not_acceptable() -> ApiError:
-    """Return 406: the server has none of the requested media types."""
+    """Return the error 406: the server can write none of the requested media types."""
     words = "only the following media types are accepted: application/json"
     return ApiError(406, "NotAcceptable", words)
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> ApiError:
-    """Return 415: the media type of the body is unknown."""
+    """Return the error 415 for a body of an unknown media type. ``accepted``: the known media types."""
     words = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
     return ApiError(415, "UnsupportedMediaType", words)
 
 
 def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiError:
-    """Return 409 for a create whose object exists. ``ending``: the existing object is being deleted."""
+    """Return the error 409 for a create whose object exists. ``ending``: True if the existing object is being
+    deleted."""
     words = f'{"object is being deleted: " if ending else ""}{resource} "{name}" already exists'
     return ApiError(409, "AlreadyExists", words, details=_names(resource, name))
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """Return 409: the object is not the object that the caller meant. ``resource``: for a delete, the kind."""
+    """Return the error 409 for an object that is not the object that the caller meant. ``resource``: the resource, or
+    the kind for a delete."""
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """Return 409: the update is based on an older version."""
+    """Return the error 409 for an update that is based on an older version of the object."""
     words = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, words)
 
 
 def expired(message: str) -> ApiError:
-    """Return 410: the version is no longer stored."""
+    """Return the error 410 for a resourceVersion that is no longer stored."""
     return ApiError(410, "Expired", message)
 
 
 def too_large_version(asked: int, current: int) -> ApiError:
-    """Return 504: the version does not exist yet."""
+    """Return the error 504 for a resourceVersion that does not exist yet."""
     words = f"Timeout: Too large resource version: {asked}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}
     return ApiError(504, "Timeout", words, details=details, retry_after=1)
 
 
 def over_quota(name: str, used: int, limit: int) -> ApiError:
-    """Return the 403 of a ResourceQuota on the number of pods."""
+    """Return the error 403 for a pod beyond a ResourceQuota on the number of pods."""
     numbers = f"requested: pods=1, used: pods={used}, limited: pods={limit}"
     words = f'pods "{name}" is forbidden: exceeded quota: pods, {numbers}'
     return ApiError(403, "Forbidden", words, details=_names("pods", name))
 
 
 def denied(verb: str, resource: str, namespace: str, name: str) -> ApiError:
-    """Return the 403 of RBAC."""
+    """Return the error 403 for a call that RBAC does not allow."""
     what = f'{resource} "{name}"' if name else resource
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     words = f'{what} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API group "" {where}'
@@ -173,29 +175,30 @@ def denied(verb: str, resource: str, namespace: str, name: str) -> ApiError:
 
 
 def refused(params: Mapping[str, Any]) -> ApiError:
-    """Return the error that the parameters of a fault describe."""
+    """Return the error that the parameters of a fault ``http_error`` describe."""
     reason = str(params.get("reason", "Unauthorized"))
     return ApiError(int(params.get("status", 401)), reason, str(params.get("message", reason)))
 
 
 def throttled(retry_after: int) -> ApiError:
-    """Return the 429 of Priority and Fairness."""
+    """Return the error 429 of API Priority and Fairness. ``retry_after``: seconds in the header Retry-After."""
     words = "Too many requests, please try again later."
     return ApiError(429, "TooManyRequests", words, retry_after=retry_after)
 
 
 def unavailable() -> ApiError:
-    """Return 503: the call was not applied."""
+    """Return the error 503 of a server that has not applied the call."""
     return ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
 
 
 def internal(detail: str) -> ApiError:
-    """Return 500."""
+    """Return the error 500 with this detail."""
     return ApiError(500, "InternalError", f"Internal error occurred: {detail}")
 
 
 def no_watch_progress() -> ApiError:
-    """Return the 500 that a watch gets if etcd is older than 3.4.25, which cannot report the progress of a watch."""
+    """Return the error 500 of a watch in a cluster with an etcd older than 3.4.25. Such an etcd cannot report the
+    progress of a watch."""
     words = (
         "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled"
     )
@@ -203,7 +206,7 @@ def no_watch_progress() -> ApiError:
 
 
 def watchlist_disabled() -> ApiError:
-    """Return 422: the feature gate WatchList is off."""
+    """Return the error 422 for a watch that begins with a list if the feature gate WatchList is off."""
     words = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
     return invalid("ListOptions.meta.k8s.io", "", [Cause("sendInitialEvents", "FieldValueForbidden", words)])
 

@@ -1,4 +1,4 @@
-"""The forms of objects in responses: full JSON, the metadata alone, or a table. Pure."""
+"""The forms of objects in responses: full JSON, the metadata alone, or a table. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.lab.cloud.kubernetes.table import partial, table
 
 
 class Shape(StrEnum):
-    """The parts of an object that are written."""
+    """The parts of an object that a response contains."""
 
     FULL = "full"
     PARTIAL = "partial"
@@ -22,14 +22,14 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class Form:
-    """The form of objects that a request asks for."""
+    """The form in which a request asks for objects."""
 
     shape: Shape
     include: str = "Metadata"
-    """The part of the object that a table's rows contain beside the cells (None, Metadata, Object)."""
+    """The part of the object (None, Metadata or Object) that a row of a table contains in addition to its cells."""
 
     def one(self, stored: Stored, now: float) -> bytes:
-        """Write an object."""
+        """Return the bytes of one object."""
         if self.shape is Shape.FULL:
             return stored.body
         if self.shape is Shape.PARTIAL:
@@ -38,7 +38,7 @@ class Form:
         return encode(table([stored], stored.kind.resource, now, self.include, version))
 
     def many(self, kind: Kind, objects: Sequence[Stored], metadata: Json, now: float) -> bytes:
-        """Write a list with the ``metadata`` of the list itself."""
+        """Return the bytes of a list. ``metadata``: the metadata of the list itself."""
         if self.shape is Shape.TABLE:
             return encode(table(objects, kind.resource, now, self.include, metadata))
         if self.shape is Shape.FULL:
@@ -50,12 +50,12 @@ class Form:
         return encode(head)[:-1] + b',"items":[' + items + b"]}"
 
     def event(self, change: str, stored: Stored, now: float) -> bytes:
-        """Write a line of a watch."""
+        """Return the bytes of a line of a watch. ``change``: ADDED, MODIFIED or DELETED."""
         return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
-        """Write a bookmark: a line with the version up to which a watch has reported all changes. ``initial_end``: True
-        if this bookmark ends the list with which the watch began."""
+        """Return the bytes of a bookmark, a line with the version up to which a watch has reported all changes.
+        ``initial_end``: True if this bookmark ends the list with which the watch began."""
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

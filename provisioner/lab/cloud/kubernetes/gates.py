@@ -1,4 +1,5 @@
-"""Scheduling gates. The scheduler ignores a pod until clients have removed all gates of the pod. Pure."""
+"""Scheduling gates. The scheduler ignores a pod until clients have removed all gates of the pod. The functions have no
+side effects."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 NAME = "hostfactory-simulator"
-"""Name of the cluster, the user and the current context. Also marks the files that this simulator wrote."""
+"""Name of the cluster, the user and the current context. The name also shows that this simulator wrote the file."""
 
 
 def kubeconfig(server: str, namespace: str, contexts: Mapping[str, str]) -> dict[str, Any]:

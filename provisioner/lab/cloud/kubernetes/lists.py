@@ -32,7 +32,7 @@ class ListOptions:
     limit: int = 0
     continue_token: str = ""
     version: int | None = None
-    """The requested resourceVersion. None: the most recent; 0: any."""
+    """The requested resourceVersion. None: the list must show the most recent state; 0: any state will do."""
     version_match: str = ""
     bookmarks: bool = False
     timeout: float | None = None

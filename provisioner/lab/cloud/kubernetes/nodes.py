@@ -1,5 +1,5 @@
-"""The nodes of the simulated cluster, on demand and on Spot. There are as many nodes as the pods need, each with room
-for 110 pods."""
+"""The nodes of the simulated cluster, on demand and on Spot. The cluster adds nodes as pods need them. Each node has
+room for 110 pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.lab.cloud.world import World
 
 FIRST_NODES = 3
 PODS_PER_NODE = 110
-"""Pods of a node; GKE's default."""
+"""Largest number of pods on a node; GKE's default."""
 SPOT = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-provisioning": "spot"}
 """The labels that GKE gives to a node on Spot."""
 POOL = "cloud.google.com/gke-nodepool"
@@ -53,7 +53,7 @@ class Nodes:
         return self._store.count("")
 
     def remove(self, node: Stored) -> Stored:
-        """Remove a node. Return its last state. The pods of the node are removed later."""
+        """Remove a node. Return its last state. The node's pods stay, and are removed later."""
         self._pods.pop(node.name)
         self._spot.discard(node.name)
         return self._store.remove(node)

@@ -1,4 +1,4 @@
-"""The three kinds of patch that a Kubernetes API server accepts. Pure: the given document is never changed."""
+"""The three kinds of patch that a Kubernetes API server accepts. The functions never change the given document."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
-"""For each list, the key by which a strategic merge patch finds an item. Lists that are missing here are replaced as a
-whole."""
+"""The key by which a strategic merge patch finds an item of a list, by the name of the list. A list that is missing
+here is replaced as a whole."""
 
 
 def check_patch_type(content_type: str) -> None:
@@ -82,8 +82,8 @@ def _strategic(old: object, patch: object) -> object:
 
 
 def _directive(result: Json, key: str, value: Any) -> None:
-    """Apply a directive: ``$deleteFromPrimitiveList/<list>`` removes values. Any other directive only sorts lists and
-    has no effect here."""
+    """Apply a directive of a strategic merge patch. ``$deleteFromPrimitiveList/<list>`` removes values from a list. Any
+    other directive only sorts a list and has no effect here."""
     directive, _, field = key.partition("/")
     if directive == "$deleteFromPrimitiveList":
         result[field] = [item for item in result.get(field) or [] if item not in value]
@@ -102,7 +102,7 @@ def _strategic_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def _json_patch(document: Json, patch: object) -> Json:
-    """Apply a patch as RFC 6902 demands."""
+    """Apply a patch as RFC 6902 demands. Return the patched document."""
     if not isinstance(patch, list):
         raise bad_request("error decoding patch: expected a list of operations")
     holder: Json = {"": copy.deepcopy(document)}
@@ -140,8 +140,8 @@ def _operate(holder: Json, operation: Json) -> None:
 
 
 def _steps(path: str) -> list[str]:
-    """Return the steps of a JSON pointer from an object that contains the document. So the first step leads to the
-    document."""
+    """Return the steps of a JSON pointer. The first step leads from an object that contains the document to the
+    document itself."""
     if path and not path.startswith("/"):
         raise ValueError(f"not a JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]

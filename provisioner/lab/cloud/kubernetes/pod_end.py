@@ -1,4 +1,4 @@
-"""The end of pods (by request, by the loss of their node, or by themselves) and the removal of their objects."""
+"""The end of pods (by request, by the loss of their node, or by themselves) and the removal of the pods' objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.lab.cloud.kubernetes.pod_steps import Steps
 from provisioner.lab.cloud.kubernetes.store import Stored
 
 STUCK_LOOK = 5.0
-"""Seconds between two checks whether a stuck pod may now end."""
+"""Seconds between two checks of whether the fault ``stuck`` still keeps a deleted pod."""
 
 
 class PodEnd:
@@ -19,7 +19,8 @@ class PodEnd:
         self._steps = steps
 
     def stop(self, pod: Stored, within: float, *, reason: str = "", message: str = "") -> None:
-        """End the pod's containers in ``within`` seconds. Then the kubelet confirms the end."""
+        """Schedule the end of the pod's containers in ``within`` seconds, after which the kubelet confirms the end.
+        ``reason``, ``message``: the fields of the failed pod's status."""
 
         def stopped(pod: Stored) -> None:
             if not pod_status.is_ended(pod.document):
@@ -39,7 +40,8 @@ class PodEnd:
             self._steps.recorder.say(pod, KUBELET, "Killing", f"Stopping container {container['name']}")
 
     def confirm(self, pod: Stored) -> None:
-        """Let the kubelet confirm the end. Remove the object, unless finalizers or the fault ``stuck`` keep it."""
+        """Let the kubelet confirm the end after a short time. Then remove the object, unless finalizers or the fault
+        ``stuck`` keep it."""
         self._steps.later(self._steps.delay(self._steps.timings.confirm), pod, self._confirmed, always=True)
 
     def _confirmed(self, pod: Stored) -> None:
@@ -78,7 +80,8 @@ class PodEnd:
             self._leave_node(after)
 
     def end(self, pod: Stored, phase: str, state: Json, reason: str = "", message: str = "") -> Stored:
-        """End the pod's containers and free the pod's room on its node. Return the pod."""
+        """Record that the pod's containers have ended, and free the pod's room on its node. Return the pod in its new
+        state."""
         self._leave_node(pod.document)
         return self._steps.pods.put(pod_status.ended(pod.document, phase, state, self._steps.now(), reason, message))
 

@@ -122,7 +122,7 @@ class PodStart:
         self._run(pod, self._steps.strikes("crash", pod), restarts=0)
 
     def _pull_failed(self, pod: Stored, image: str, wait: float) -> None:
-        """Let the pull fail with ErrImagePull, then with ImagePullBackOff, and so on, until the pod is gone."""
+        """Let the pull fail with ErrImagePull and with ImagePullBackOff in turn until the pod is gone."""
         words = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": {image}: not found'
         words = f"rpc error: code = NotFound desc = {words}"
         failed = self._steps.pods.put(pod_status.waiting(pod.document, "ErrImagePull", words))
@@ -143,8 +143,8 @@ class PodStart:
         self._steps.later(wait * 0.1, failed, back_off)
 
     def _run(self, pod: Stored, crash: Fault | None, restarts: int) -> None:
-        """Run the containers. They become ready, unless the fault ``never_ready`` strikes. If ``crash`` is given, they
-        crash later."""
+        """Run the pod's containers, which become ready unless the fault ``never_ready`` strikes. If ``crash`` is given,
+        the containers crash later."""
         name = pod.document["spec"]["containers"][0]["name"]
         last = next((status.get("lastState") for status in pod_status.container_statuses(pod.document)), None)
         address = pod.document["status"].get("podIP") or self._new_address()

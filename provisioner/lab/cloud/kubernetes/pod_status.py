@@ -1,4 +1,4 @@
-"""A pod's status at each step of its life, as the scheduler and a kubelet write it. Pure.
+"""A pod's status at each step of its life, as the scheduler and a kubelet write it. The functions have no side effects.
 
 Each function takes a pod's document and returns the next document.
 """
@@ -25,7 +25,7 @@ def epoch(text: str) -> float:
 
 
 def condition_of(pod: Json, name: str) -> Json | None:
-    """Return the condition of this type; None if the pod has none."""
+    """Return the pod's condition of the type ``name``; None if the pod has no such condition."""
     conditions = pod["status"].get("conditions") or []
     return next((condition for condition in conditions if condition.get("type") == name), None)
 
@@ -85,7 +85,8 @@ def with_condition(pod: Json, name: str, status: str, now: str, reason: str = ""
 
 
 def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | None = None) -> Json:
-    """Return the pod with the same status for every container. No container is ready."""
+    """Return the pod with the same status for every container. No container is ready yet. ``last``: the state in which
+    the container ended before."""
     started = "running" in state
     statuses = [
         {
@@ -110,8 +111,8 @@ def _digest(text: str) -> str:
 
 
 def admitted(pod: Json, metadata: Json, params: Mapping[str, Any]) -> tuple[Json, Json]:
-    """Return a new pod and its metadata with the changes of an admission policy, as the fault ``altered`` defines the
-    changes."""
+    """Return a new pod and its metadata after an admission policy has changed them. ``params``: the parameters of the
+    fault ``altered``, which define the changes."""
     changes = params.get("labels")
     labels = {} if changes is None else {**(metadata.get("labels") or {}), **changes}
     kept = {key: value for key, value in labels.items() if value is not None}
@@ -145,8 +146,8 @@ def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
 
 
 def prepared(pod: Json, now: str, *, ready: bool) -> Json:
-    """Return the pod with the condition that its node has made volumes and network ready, or (``ready`` is false) not
-    yet."""
+    """Return the pod with the condition for the volumes and network of its node. ``ready``: True if the node has made
+    volumes and network ready."""
     return with_condition(pod, "PodReadyToStartContainers", str(ready), now)
 
 
@@ -158,7 +159,7 @@ def _unready(pod: Json, now: str, reason: str = "ContainersNotReady") -> Json:
 
 
 def waiting(pod: Json, reason: str, message: str) -> Json:
-    """Return the pod with containers that all wait for this reason."""
+    """Return the pod with all containers waiting for ``reason``."""
     return with_containers(pod, {"waiting": {"reason": reason, "message": message}})
 
 
@@ -177,8 +178,8 @@ def ready(pod: Json, now: str) -> Json:
 
 
 def terminated(pod: Json, exit_code: int, now: str, reason: str = "") -> Json:
-    """Return the state of a container that has ended. ``reason``: for example OOMKilled; if empty, the exit code
-    decides."""
+    """Return the state of a container that has ended. ``reason``: for example OOMKilled; if empty, Completed for exit
+    code 0 and Error for any other."""
     reason = reason or ("Completed" if exit_code == 0 else "Error")
     started = pod["status"].get("startTime", now)
     return {"terminated": {"exitCode": exit_code, "reason": reason, "startedAt": started, "finishedAt": now}}
@@ -209,7 +210,7 @@ def disrupted(pod: Json, reason: str, message: str, now: str) -> Json:
 
 
 def deleting(pod: Json, grace: int, at: str) -> Json:
-    """Return the pod after its deletion was requested. ``at``: time at which it ends at the latest."""
+    """Return the pod after its deletion was requested. ``at``: latest time at which the pod ends."""
     return with_metadata(pod, deletionTimestamp=at, deletionGracePeriodSeconds=grace)
 
 

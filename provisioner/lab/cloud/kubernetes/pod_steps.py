@@ -1,4 +1,5 @@
-"""The steps of a pod's life. A step is a scheduled event, which reads the pod again when it is due.
+"""The steps of a pod's life. A step is an event that is scheduled for a time. At that time the step reads the pod
+again.
 
 If the pod is gone or was replaced by a new pod of the same name, the step is skipped.
 """
@@ -31,8 +32,8 @@ class Steps:
         self._world = world
 
     def later(self, delay: float, pod: Stored, step: Step, *, always: bool = False) -> None:
-        """Take a step in ``delay`` seconds, if the same pod still exists. Unless ``always``, skip it if the pod is
-        ending or its node is lost."""
+        """Take a step in ``delay`` seconds if the same pod still exists. Unless ``always`` is true, skip the step if
+        the pod has ended or is ending, or if the pod's node is lost."""
         namespace, name, uid = pod.namespace, pod.name, pod.uid
 
         def event() -> None:
@@ -46,7 +47,7 @@ class Steps:
         self._world.after(delay, event)
 
     def strikes(self, mode: str, pod: Stored) -> Fault | None:
-        """Return the fault of this mode that strikes the pod, or None."""
+        """Return the fault of this mode that strikes the pod; None if no fault strikes."""
         return self._world.strikes(mode, pod.namespace, pod.name)
 
     def delay(self, delay: Delay) -> float:

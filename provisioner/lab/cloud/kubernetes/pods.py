@@ -1,6 +1,6 @@
 """The model of a Kubernetes cluster: namespaces, nodes, Events and the whole life of pods, in simulated time.
 
-Refusals are :class:`~provisioner.lab.cloud.kubernetes.errors.ApiError`. No I/O.
+A method refuses a call by raising :class:`~provisioner.lab.cloud.kubernetes.errors.ApiError`. The model does no I/O.
 
 Faults of the model. Targets: the pod's namespace and its name.
 
@@ -9,13 +9,14 @@ Faults of the model. Targets: the pod's namespace and its name.
 * ``altered``: a created pod has ``params.labels`` (null removes a label; default: no label is left) and
   ``params.spec``, as if an admission policy had changed the pod
 * ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
-  ``params.words`` (default ``GCE out of resources``). Each attempt (one every ``reschedule`` seconds) is a chance.
+  ``params.words`` (default ``GCE out of resources``). The fault may strike at each attempt (one every ``reschedule``
+  seconds).
 * ``no_node_fits``: no node of any size has room for the pod: Unschedulable, FailedScheduling and NotTriggerScaleUp with
   ``params.words`` (default ``3 Insufficient cpu``)
 * ``spot_node``: the pod is bound to a Spot node without asking for one, as with a compute class
 * ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
-  ``params.reason`` (default FailedMount) and ``params.words``. Each attempt (one every ``reschedule`` seconds) is a
-  chance.
+  ``params.reason`` (default FailedMount) and ``params.words``. The fault may strike at each attempt (one every
+  ``reschedule`` seconds).
 * ``slow_start``: the pod runs ``params.seconds`` (default 60) later
 * ``image_pull``: the image is never pulled: ErrImagePull and ImagePullBackOff in turn
 * ``bad_config``: containers are never created: CreateContainerConfigError with ``params.words``
@@ -26,7 +27,7 @@ Faults of the model. Targets: the pod's namespace and its name.
 * ``stuck``: a deleted pod stays, terminating, for as long as the fault is set
 
 The faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` are checked again and again, and their effect
-ends with the fault. For any other fault, it is decided once for each pod if the fault strikes.
+ends with the fault. The other faults are checked once for each pod.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ PREEMPTIONS = {
     "TerminationByKubelet": "Pod was terminated in response to imminent node shutdown.",
     "PreemptionByScheduler": "default-scheduler: preempting to accommodate a higher priority pod",
 }
-"""The reasons of a preemption and their messages: a lost Spot node, or a pod of higher priority."""
+"""Google's reasons for a preemption, each with its message. A pod is preempted because its Spot node is lost, or
+because a pod of higher priority needs its room."""
 
 
 class Cluster:
-    """A cluster. Its methods must be called in the one thread in which the ``World`` advances."""
+    """A cluster. Call its methods only in the thread in which the ``World`` advances."""
 
     def __init__(
         self,
@@ -117,14 +119,15 @@ class Cluster:
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def get(self, resource: str, namespace: str, name: str) -> Stored:
-        """Return the object; raise 404 if there is none."""
+        """Return the object. Raise 404 if the object does not exist."""
         stored = self.stores[resource].get(namespace, name)
         if stored is None:
             raise not_found(resource, name)
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """Create a pod, or with ``dry_run`` only check it. Raise 403, 404, 409 and 422 as the real server does.
+        """Create a pod and return it. With ``dry_run``, only check the pod. Raise 403, 404, 409 and 422 as the real
+        server does.
 
         ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
         """
@@ -164,7 +167,7 @@ class Cluster:
         return {**kept, **self._identity(name), "namespace": namespace}
 
     def _generate(self, resource: str, namespace: str, base: str) -> str:
-        """Return a random name that begins with ``base``. The name is free, unless eight attempts find no free name."""
+        """Return a random name that begins with ``base``. The name may be taken if eight attempts find no free name."""
         for _ in range(8):
             suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
             name = generated_base(base) + suffix
@@ -188,7 +191,8 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """Update what a client may change of a pod: its status if ``status_only``, or else all but its status."""
+        """Store an update of a pod. ``status_only``: True if the client may change only the pod's status; False if the
+        client may change everything but the status."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
@@ -203,10 +207,10 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Request the end of a pod within ``grace`` seconds (None: its own). A pod that never ran or has ended goes at
-        once.
+        """Request the end of a pod within ``grace`` seconds (None: the pod's own grace period). Remove a pod at once if
+        it never ran or has ended.
 
-        For a pod that is already ending, the time can only be shortened.
+        If the pod is already ending, a new request can only shorten the time.
         """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")
@@ -236,7 +240,7 @@ class Cluster:
         return self.delete(self.pods.put(disrupted), grace)
 
     def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
-        """Preempt pods by name. Return the names of the preempted pods: those on a node that were not ending."""
+        """Preempt the pods that are on a node and are not ending. Return the names of the preempted pods."""
         wanted = set(names)
         doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
         for pod in doomed:
@@ -261,7 +265,7 @@ class Cluster:
     # --- the whole cluster --------------------------------------------------------------------------------------------
 
     def state(self) -> list[dict[str, Any]]:
-        """Return every pod as the control API shows machines."""
+        """Return every pod in the form in which the control API shows machines."""
         return [_machine(pod) for pod in self.pods.select("")]
 
     def reset(self) -> None:
@@ -290,7 +294,8 @@ def _can_be_preempted(pod: Json) -> bool:
 
 
 def _changed(pod: Stored, document: Json) -> Json:
-    """Return the pod with the metadata and spec that a client wrote; raise 422 for a field that cannot change."""
+    """Return the pod with the metadata and spec that a client wrote. Raise 422 if the client changed a field that
+    cannot change."""
     check_update(pod.document, document)
     metadata = {**pod.document["metadata"]}
     for key in ("labels", "annotations", "finalizers", "ownerReferences"):

@@ -54,13 +54,14 @@ class Call:
 
     @property
     def counted_as(self) -> str:
-        """The name under which the call is counted. A watch that begins with a list counts as ``watchlist``."""
+        """The name under which ``world.calls`` counts the call: the verb, or ``watchlist`` for a watch that begins with
+        a list."""
         streamed = self.verb == "watch" and self.request.query.get("sendInitialEvents") == "true"
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 
     @property
     def is_strict(self) -> bool:
-        """True if the server must refuse an unknown field instead of dropping it."""
+        """True if the server must refuse an unknown field. False if the server drops it."""
         return self.request.query.get("fieldValidation") == "Strict"
 
     @property
@@ -105,13 +106,13 @@ async def read_body(request: web.Request, verb: str) -> Any:
 
 
 def match_of(call: Call) -> Match | None:
-    """Return the test of the query's selectors; None if the query has none."""
+    """Return the predicate for the query's selectors; None if the query has no selectors."""
     query = call.request.query
     return selector(call.store.kind.resource, query.get("labelSelector", ""), query.get("fieldSelector", ""))
 
 
 def delete_options(call: Call) -> Json:
-    """Return the delete options from the body and, as old clients send them, from the query."""
+    """Return the delete options from the body and from the query. Old clients send delete options in the query."""
     if not isinstance(call.body, dict):
         raise bad_request("json: cannot unmarshal the body into a DeleteOptions")
     grace = call.request.query.get("gracePeriodSeconds", "")
