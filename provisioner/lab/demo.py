@@ -50,7 +50,7 @@ class Step:
 
 @dataclass
 class Show:
-    """The content of the screen."""
+    """The content of the demonstration's screen."""
 
     playground: Playground
     title: str

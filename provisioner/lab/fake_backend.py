@@ -127,7 +127,7 @@ class Entry:
 class FakePlace:
     """A place with all its machines, including machines of other programs. The place outlives the backends that use it.
 
-    Any thread may call it. A call takes full effect or raises BackendError.
+    Any thread may call the methods. A method takes full effect, or raises BackendError and has no effect.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -152,7 +152,7 @@ class FakePlace:
             return dict(self._entries)
 
     def entry(self, name: str) -> Entry | None:
-        """Return the machine of this name, without a pass over all machines; None if it is gone."""
+        """Return the machine of this name, without a pass over all machines; None if the machine is gone."""
         if self._doubles:
             return self.entries().get(name)
         there = self._entries.get(name)
@@ -245,8 +245,8 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called when a machine appears or vanishes. Starts and ends are shown only by the next
-        observation."""
+        """Have ``wake`` called when a machine appears or vanishes. If a machine only starts or ends, only the next
+        observation shows the change."""
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -273,7 +273,7 @@ class FakeBackend:
         )
 
     def _find_strayed(self, entries: Mapping[str, Entry], sought: Mapping[str, str]) -> dict[str, Machine]:
-        """Return those of the sought machines that have lost their mark."""
+        """Return the sought machines that have lost their mark, by name."""
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
         return {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
 
@@ -295,8 +295,8 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine only if it is
-        this pool's or was adopted."""
+        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine of that name only
+        if the machine belongs to this pool or was adopted."""
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):

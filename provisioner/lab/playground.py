@@ -38,8 +38,8 @@ class PlaygroundError(Exception):
 
 
 class Playground:
-    """A directory with configuration and state, the embedded cloud, and the loop. Used as a context manager, it ends
-    cloud and loop at its end."""
+    """A directory with configuration and state, the embedded cloud, and the loop. A playground is a context manager,
+    which ends the cloud and the loop when the context ends."""
 
     def __init__(self, config: Path | None = None, instance: str = INSTANCE) -> None:
         """Set the paths. ``config``: the directory of the configuration to copy; None for config/demoinst."""
@@ -125,7 +125,7 @@ class Playground:
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
     def preempt(self, names: Sequence[str]) -> list[str]:
-        """Let the cloud preempt these machines, and return the names of those that it preempted."""
+        """Let the cloud preempt these machines. Return the names of the preempted machines."""
         response = requests.post(
             self.addresses["control"] + "preempt", json={"names": list(names)}, timeout=CALL_SECONDS
         )
@@ -179,7 +179,7 @@ class Playground:
         raise PlaygroundError(f"The loop {why}; {log} says:\n{words}")
 
     def begin_loop(self) -> subprocess.Popen[str]:
-        """Start a loop without waiting until it runs, because it may have to stand by."""
+        """Start a loop. Do not wait until the loop runs, because it may have to stand by."""
         # The loop chooses its port. If the port were chosen here, another process might use it before the loop listens.
         return self._start("run", "--listen", "127.0.0.1:0")
 
@@ -191,7 +191,7 @@ class Playground:
             return False
 
     def _url_of(self, process: subprocess.Popen[str]) -> str:
-        """Return the URL that the loop of this process has logged; empty if it has not logged it yet."""
+        """Return the URL that the loop of this process has logged; empty if the loop has not logged the URL yet."""
         for line in (self.logs / "run.log").read_text().splitlines():
             if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
                 return str(said["metrics"]).removesuffix("/metrics")

@@ -56,7 +56,7 @@ class Replay:
     speed: float = 1.0
     """Factor by which the replay is faster than the recording."""
     longest_gap: float = float("inf")
-    """The most seconds of waiting between two calls."""
+    """Maximum seconds of waiting between two calls."""
     wait: Callable[[float], None] = time.sleep
     calls: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -153,7 +153,8 @@ class Replay:
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
-    """Replace each object at ``key``, in a list or alone, by the result of ``own``. Other values stay."""
+    """Replace each object at ``key``, in a list or alone, by the object that ``own`` returns for it. Other values
+    stay."""
     match document.get(key):
         case dict(entry):
             document[key] = own(entry)

@@ -26,7 +26,7 @@ class Sink:
     """A publisher to the topic of one subscription. The sink makes topic and subscription if they do not exist."""
 
     def __init__(self, address: str, project: str, subscription: str) -> None:
-        """Make no call yet. ``address``: host and port, as in PUBSUB_EMULATOR_HOST."""
+        """Prepare the sink without a call to the emulator. ``address``: host and port, as in PUBSUB_EMULATOR_HOST."""
         self._root = f"http://{address}/v1/projects/{project}"
         self._topic = f"projects/{project}/topics/{subscription}"
         self._subscription = subscription

@@ -45,7 +45,8 @@ TICK = 0.05
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Maximum real seconds that a call waits while due events run, so that thousands of starts delay no response."""
+"""Maximum real seconds that a call waits while due events run. So the starts of thousands of machines delay no
+response."""
 
 SHUTDOWN = 0.2
 """Seconds that responses under way get when the server ends. Watches are ended at once."""
@@ -64,8 +65,8 @@ class Clockwork:
         self._began = time.monotonic()
 
     def advance(self, patience: float = math.inf) -> None:
-        """Run the due events. Events that are left after ``patience`` real seconds run later than due. A failed event
-        is logged."""
+        """Run the due events for at most ``patience`` real seconds. The remaining due events run at the next call. If
+        an event fails, log the error."""
         now = time.monotonic()
         to = (now - self._began) * self._speed
         try:
@@ -87,8 +88,8 @@ class Clockwork:
 
 
 def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
-    """Return the application with the three APIs. Due events run before each request, and callers may close their
-    connections early."""
+    """Return the application with the three APIs. Due events run before each request. A caller may close its connection
+    before the response."""
 
     @web.middleware
     async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -109,7 +110,7 @@ def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
 
 @dataclass(frozen=True)
 class Serving:
-    """The settings of a simulator: its address, the path of the kubeconfig, the receiver of log entries, and its
+    """The settings of a simulator: its address, the path of the kubeconfig, the receiver of audit log entries, and its
     speed."""
 
     host: str = "127.0.0.1"
@@ -118,16 +119,16 @@ class Serving:
     kubeconfig: Path | None = None
     """Path of the kubeconfig; None: a path in a directory that is removed when the simulator ends."""
     pubsub: str = ""
-    """Address of a Pub/Sub emulator, whose subscription (named in the configuration) gets the audit log entries; empty:
-    none."""
+    """Address of a Pub/Sub emulator that gets the audit log entries, in the subscription that the configuration names;
+    empty: the entries are not sent."""
     seed: int = 0
     speed: float = 1.0
     """Simulated seconds per real second."""
 
 
 class Simulator:
-    """The embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names, and further ones from the
-    arguments.
+    """The embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and with those in
+    ``namespaces`` and ``migs``.
 
     A simulator is a context manager. Inside the context a thread of its own runs the cloud.
     """
@@ -322,8 +323,8 @@ def check_reach(host: str) -> None:
 def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
     """Run ``provisioner simulator`` and return the exit code.
 
-    Raises ValueError for a wrong file, and OSError for a port or path that cannot be used. Raises ValueError for a
-    ``host`` that other machines can reach, unless ``unsafe_listen`` is true.
+    Raises ValueError for a mistake in a file, and OSError for a port or path that cannot be used. Raises ValueError for
+    a ``host`` that other machines can reach, unless ``unsafe_listen`` is true.
     """
     if not unsafe_listen:
         check_reach(serving.host)

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
-    """Parse a dataclass whose fields are seconds or delays. A delay is a number (without random spread) or [median,
-    95th percentile].
+    """Return a dataclass of the type ``kind``, whose fields are seconds or delays, from JSON. A delay is a number (no
+    random spread) or [median, 95th percentile].
 
     Raise ValueError with the field's name for a mistake.
     """

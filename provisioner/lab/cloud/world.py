@@ -4,7 +4,7 @@ Time advances only in :meth:`World.advance`. Only one thread may use a world at 
 
 The world itself has one fault mode, for all targets.
 
-* ``clock_skew``: every time in responses, their ``Date`` too, is wrong by ``seconds`` (3600)
+* ``clock_skew``: every time in a response, also in the header ``Date``, is wrong by ``seconds`` (3600)
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that strikes targets whose name matches ``target``."""
+    """A fault of the embedded cloud. The fault strikes machines, groups, namespaces or calls whose name matches
+    ``target``."""
 
     mode: str
     """The mode of the fault. Each API documents its modes."""
     target: str = ".*"
-    """Regular expression, matched in full against a namespace, a MIG or a machine name."""
+    """Regular expression, which must match the whole name of a target, such as a namespace, a MIG, a machine or a
+    method."""
     rate: float = 1.0
-    """Probability that the fault strikes at a chance."""
+    """Probability of a strike at each chance. A chance is a moment at which the fault could strike."""
     after: int = 0
-    """The number of first chances at which the fault does not strike."""
+    """Number of chances at the beginning at which the fault does not strike."""
     limit: int | None = None
-    """The most strikes of the fault."""
+    """Maximum number of strikes; None: no limit."""
     start: float = 0.0
     """Simulated time in seconds before which the fault does not strike."""
     end: float = math.inf
@@ -84,8 +86,8 @@ class World:
         return sum(float(fault.params.get("seconds", 3600.0)) for fault in active)
 
     def after(self, delay: float, event: Callable[[], None]) -> None:
-        """Run ``event`` in ``delay`` simulated seconds. When it runs, the event itself has to check whether it still
-        applies."""
+        """Schedule ``event`` in ``delay`` simulated seconds. The event itself has to check at that time whether it
+        still applies."""
         heapq.heappush(self._events, (self.now + delay, next(self._order), event))
 
     def next_event(self) -> float | None:
@@ -115,10 +117,10 @@ class World:
         self._strikes.clear()
 
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
-        """Return the fault of this mode that strikes one of ``targets`` now; None if none strikes.
+        """Return the fault of this mode that strikes one of ``targets`` now; None if no fault strikes.
 
-        Each call is a chance for each matching fault, up to the first that strikes. ``chance``: the random generator
-        (None: the world's own).
+        The matching faults get a chance one after the other, until one of them strikes. ``chance``: the random
+        generator (None: the world's own).
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

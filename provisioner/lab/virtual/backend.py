@@ -58,7 +58,8 @@ class VirtualBackend:
         self._wake()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return the observation that the scenario chooses. The observation may be false."""
+        """Return the observation that the scenario chooses, which may be false. Raise BackendError if the scenario lets
+        the observation fail."""
         self.observations += 1
         shows = self._place.pool.observations
         if shows is not ObservationMode.FROZEN:

@@ -1,4 +1,5 @@
-"""``provisioner demand`` in virtual time, with the production loop. A job of the modelled queue fills a machine."""
+"""``provisioner demand`` in virtual time, with the production loop. Each job of the modelled queue fills one
+machine."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ UNLIMITED = 10**9
 
 
 class DemandGrid(Grid):
-    """The steps of ``provisioner demand``, with the same calls as HostFactory."""
+    """A ``Grid`` that decides by the steps of ``provisioner demand`` and makes the same calls as HostFactory."""
 
     def __init__(self, stage: Stage, state: VirtualState) -> None:
         super().__init__(stage.scenario, state, stage.world)
@@ -28,8 +29,8 @@ class DemandGrid(Grid):
         self._idle_since: dict[str, float] = {}
 
     def running(self, template: str) -> Sequence[Member]:
-        """Return the running machines of a template that have not been returned, the oldest first. As many as are
-        wanted have work, from the first on."""
+        """Return the running machines of a template that have not been returned, the oldest first. If n machines are
+        wanted, the first n machines have work."""
         members = [member for place in self._stage.places.values() for member in place.ours() if member.is_running]
         ours = [one for one in members if one.template == template and one.name not in self._given]
         return sorted(ours, key=lambda member: (member.ran or 0.0, member.name))

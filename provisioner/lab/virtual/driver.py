@@ -105,8 +105,8 @@ class VirtualLoop:
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """Wake the loop after a change in a place. If the place is watched, wake it at once, and if not, at the place's
-        next observation."""
+        """Wake the loop after a change in a place. The loop wakes at once if the place is watched, and otherwise at the
+        place's next observation."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:

@@ -1,7 +1,7 @@
 """The formulas by which other programs decide how many machines to add. The formulas work on the same places and the
 same demand as the loop.
 
-A formula uses neither requests nor names. The constants and the order of steps are those of the other program.
+A formula uses neither requests nor names. The constants and the order of the steps come from the other program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IDLE_SECONDS = 1200.0
 
 
 class Formula(ABC):
-    """A controller that sets the number of machines by a formula. Subclasses define the interval of its rounds and the
+    """A controller that sets the number of machines by a formula. Subclasses define the interval of the rounds and the
     number of machines to add."""
 
     name = ""
@@ -62,15 +62,16 @@ class Formula(ABC):
 
     @abstractmethod
     def more(self, idle: int, pending: int, running: int) -> int:
-        """Return the number of machines to add. ``idle``: the number of wanted machines that do not run."""
+        """Return the number of machines to add. ``idle``: the number of wanted machines that do not run. ``pending``,
+        ``running``: the numbers of machines in these states."""
 
     def spread(self, machines: int) -> Mapping[str, int]:
-        """Return the number of machines to add, by pool. All machines are added to the first pool, unless a subclass
-        overrides this method."""
+        """Distribute new machines over the pools. Return their number by pool. All machines go to the first pool,
+        unless a subclass overrides this method."""
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """Create machines, with one call each, until the place refuses a call. The next round decides anew."""
+        """Create the machines one by one, until the place refuses a machine. The next round decides anew."""
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")

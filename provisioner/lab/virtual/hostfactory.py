@@ -45,10 +45,10 @@ class Grid:
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
         self.hosts: Mapping[str, str] = {}
-        """The template of each machine that HostFactory has, by machine. The mapping is replaced at a change, and never
-        modified."""
+        """The template of each machine that HostFactory has, by machine. A change replaces the mapping by a new
+        mapping."""
         self.failures: Counter[str] = Counter()
-        """The messages of failed machines, with their numbers."""
+        """The number of failed machines, by message of the failure."""
         self.broken: list[str] = []
         """Descriptions of answers that a provider must never give."""
         self.lost: list[str] = []
@@ -72,7 +72,7 @@ class Grid:
         self._given: set[str] = set()
         """The machines that HostFactory has returned."""
         self._never_made: list[str] = []
-        """Names of machines that were never made, for the returns of the next round."""
+        """Names of machines that were never made. The next round returns these names."""
         self._since: dict[str, float] = {}
         """The virtual time at which HostFactory got each machine, by machine."""
         self._idle: dict[str, float] = {}
@@ -88,7 +88,7 @@ class Grid:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def return_unknown_machines(self, machines: int) -> None:
-        """Return ``machines`` machines that were never made, in the next round."""
+        """Let the next round return ``machines`` machines that were never made."""
         names = [f"{self._scenario.provisioner().name_prefix}-unknown{number:02d}-000000" for number in range(machines)]
         self._never_made += names
 
@@ -123,8 +123,8 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Return the id of an ended request at every tenth call on average, because HostFactory sometimes polls an
-        ended request again."""
+        """Return the id of a random ended request in every tenth call on average, and an empty list otherwise.
+        HostFactory, too, sometimes polls an ended request again."""
         return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -179,8 +179,8 @@ class Grid:
             self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Find the machines beyond the demand, the oldest first, and return those that have been unwanted for
-        ``idle_minutes``."""
+        """Find the ``surplus`` oldest machines of a template. Request the return of each of them that has been unwanted
+        for ``idle_minutes`` and may be returned now."""
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
@@ -193,7 +193,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """Split machines into parts of the size that HostFactory names in one call."""
+        """Split a sequence of machines into parts, each of the size that HostFactory names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 

@@ -72,7 +72,7 @@ def _beside_each_other(runs: Iterable[Run], jobs: int) -> Generator[Result, None
 
 
 class _Workers:
-    """The processes that play runs. Each process ends when its connection to this process is closed."""
+    """The processes that play runs. A process ends when its connection to the calling process is closed."""
 
     def __init__(self) -> None:
         self._processes: dict[Connection, BaseProcess] = {}
@@ -88,8 +88,8 @@ class _Workers:
         return worker
 
     def _begin(self) -> Connection:
-        """Start a process that ignores SIGINT, and return the connection to it. Ctrl-C reaches every process of the
-        terminal, but only this process handles it, and ends the others."""
+        """Start a process that ignores SIGINT, and return the connection to the new process. Ctrl-C reaches every
+        process of the terminal. Only the calling process handles Ctrl-C, and ends the started processes."""
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with deferred_interrupts():
@@ -122,8 +122,8 @@ class _Workers:
 
 
 def _work(caller: Connection) -> None:
-    """Play each run that comes through the connection, and send its result back. This function is the main function of
-    a worker process."""
+    """Play each run that comes through the connection, and send back its ``Result``. This function is the main function
+    of a worker process."""
     threading.Thread(target=_end_with_caller, daemon=True).start()
     try:
         while True:
@@ -133,8 +133,8 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """Wait in a thread until the calling process ends, then end this process, because its run has no reader any
-    more."""
+    """Wait until the calling process ends, then end the worker process, because its results have no reader any more.
+    This function runs in a thread of the worker process."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

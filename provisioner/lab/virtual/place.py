@@ -1,7 +1,7 @@
 """The machines of a pool in virtual time. The scenario and a random generator decide how machines boot, run, fail and
 end.
 
-This module has the true state. The module ``backend`` shows this state to the loop, with the distortions of the
+This module holds the true state. The module ``backend`` shows this state to the loop, with the distortions of the
 scenario.
 """
 
@@ -161,7 +161,7 @@ class Place:
         return {Calls.ANSWERED: None, Calls.UNANSWERED: UNANSWERED, Calls.DENIED: DENIED}[self.pool.calls]
 
     def is_answered(self) -> bool:
-        """Return True if the response to the present call arrives. The result is random."""
+        """Decide at random if the response to the present call arrives. Return True if it arrives."""
         return self._chance.random() >= self.pool.lost_answers
 
     def _may_call(self) -> bool:
@@ -177,8 +177,8 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find the present machine of this name. Return the failure if the place refuses the
-        machine."""
+        """Make a machine, or find the present machine of this name. Return the failure if the place refuses the create,
+        and None if the place accepts it."""
         there = self.members.get(name)
         if there is not None:
             return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
@@ -213,7 +213,8 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a random share of the running machines; with the cause ``deleted``, of all machines."""
+        """End a random share (0 to 1) of our running machines. If ``cause`` is ``deleted``, take the share of all our
+        machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):

@@ -42,8 +42,8 @@ COMING: Lines = {
     "pending": ("pending", {"color": "#b03a2e", "linewidth": 1.4}),
     "window": ("window", {"color": "#555555", "linewidth": 1.2, "linestyle": ":"}),
 }
-"""The lines of the lower part, which differ in form and lightness, so that they can be distinguished without
-colours."""
+"""The lines in the lower part of the picture. The lines differ in form and lightness, so that readers can distinguish
+them without colours."""
 
 OTHERS = ((0, (1, 1)), (0, (4, 2)), (0, (6, 1, 1, 1)))
 """Dashes of the lines of the other controllers."""
@@ -53,8 +53,8 @@ MOST_IN_MINUTES = 3 * HOUR
 
 
 def draw(report: Report, scenario: str, path: Path) -> None:
-    """Write the picture of a scenario to ``path`` with the endings .png and .svg. The picture shows the run with the
-    median result."""
+    """Write the picture of a scenario to two files, named ``path`` with the endings .png and .svg. The picture shows
+    the run with the median result."""
     with matplotlib.rc_context(STYLE):
         figure = _figure(report, scenario)
         FigureCanvasAgg(figure)

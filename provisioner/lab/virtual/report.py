@@ -32,7 +32,8 @@ class Goal(NamedTuple):
 
 
 class ReasonGoal(NamedTuple):
-    """The class of failure that a scenario expects as a reported reason, and the number of runs that reported it."""
+    """The class of failure that each run of a scenario should report as a reason, and the number of runs that reported
+    this class."""
 
     reason: str
     seeds: int
@@ -47,7 +48,7 @@ class ReasonGoal(NamedTuple):
 
 @dataclass
 class Report:
-    """A collection of results."""
+    """The results of many runs, and the conclusions from them."""
 
     scenarios: Mapping[str, Scenario]
     _results: dict[str, dict[str, list[Result]]] = field(default_factory=dict)
@@ -113,8 +114,8 @@ def worst(numbers: Sequence[float | None]) -> float | None:
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """Return the percentile ``share`` (0 to 1) of the numbers. None counts as infinitely large, and is returned for an
-    infinite percentile."""
+    """Return the percentile ``share`` (0 to 1) of the numbers. A number that is None counts as infinitely large. Return
+    None if the percentile is infinite, or if there are no numbers."""
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)

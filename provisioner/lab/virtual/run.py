@@ -27,13 +27,13 @@ MOST_SAMPLES = 2880
 ``SAMPLE``."""
 
 ORPHAN_SLACK = 900.0
-"""Seconds after its grace period within which an orphan has to be deleted."""
+"""Seconds within which an orphan has to be deleted once its grace period has ended."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run. Times in ``measures`` are seconds from ``judge_from_minutes``. A measure is None if the run
-    did not reach it."""
+    """The results of a run. Times in ``measures`` are seconds from ``judge_from_minutes``. A time is None if the run
+    did not reach the measured state."""
 
     scenario: str
     seed: int
@@ -47,7 +47,7 @@ class Result:
 
 
 class Controller(Protocol):
-    """The program that decides how many machines there are."""
+    """A program that decides the number of machines."""
 
     name: str
 
@@ -55,7 +55,7 @@ class Controller(Protocol):
         """Begin the run."""
 
     def happens(self, event: Event) -> None:
-        """Carry out an event that concerns the controller or HostFactory."""
+        """Carry out an event of the scenario that concerns the controller or HostFactory."""
 
     def window(self) -> int:
         """Return the number of machines that may be pending now; 0 if the controller has no such limit."""
@@ -71,7 +71,7 @@ class Controller(Protocol):
 
 
 class Stage:
-    """The ``World``, the places and the ledger of a run. Only the controller is missing."""
+    """The parts of a run without its controller: the ``World``, the places and the ledger."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -253,8 +253,8 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """Check the ledger's sums. Record a breach for each machine of ours that has had no slot for longer than an
-        orphan may exist."""
+        """Check the ledger's sums. Record a breach for each machine of ours that has had no slot for longer than the
+        orphans' grace period and ``ORPHAN_SLACK``. While the brake is latched, record no such breach."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory

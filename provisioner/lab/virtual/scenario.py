@@ -52,7 +52,7 @@ class ObservationMode(StrEnum):
 
 
 class Calls(StrEnum):
-    """The result of all calls that create or delete machines."""
+    """The effect of every call that creates or deletes machines."""
 
     ANSWERED = "answered"
     UNANSWERED = "unanswered"
@@ -96,13 +96,13 @@ class VirtualPool(Pool):
     stop_seconds: DurationOrZero = 30.0
     """Seconds from a delete until the machine is gone; default 30."""
     leftovers: Switch = True
-    """If true, the leftovers of machines that ended by themselves stay until they are deleted, as those of pods do;
-    default true."""
+    """If true, the leftovers of machines that ended by themselves stay until they are deleted, as the leftovers of pods
+    do; default true."""
     tells_why: Switch = True
     """If true, the place reports why a machine ended; default true."""
     call_seconds: Duration = 0.15
-    """Seconds that a call takes; default 0.15. With 32 concurrent calls, this is the speed of an API server on two
-    processors."""
+    """Seconds that a call takes; default 0.15. With 32 concurrent calls, the default gives the speed of an API server
+    on two processors."""
     calls_at_once: Count = 32
     """Maximum number of concurrent calls; default 32. The number is lower while the place is slow or throttles
     calls."""
@@ -111,7 +111,7 @@ class VirtualPool(Pool):
     calls_per_second: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
     """Calls that the place accepts in a second; default any number. A further call is throttled."""
     calls: CallsField = Calls.ANSWERED
-    """The result of all calls that create or delete machines; default answered."""
+    """The effect of every call that creates or deletes machines; default answered."""
     lost_answers: Share = 0.0
     """Fraction of the calls that take effect, but whose response is lost; default 0."""
     ignored_creates: Share = 0.0
@@ -119,7 +119,7 @@ class VirtualPool(Pool):
     ignores_deletes: Switch = False
     """If true, deletes are answered with success, but delete no machine; default false."""
     observations: ModeField = ObservationMode.COMPLETE
-    """The kind of the observations; default complete."""
+    """The kind of the pool's observations; default complete."""
     page: Count = 500
     """Number of machines in a truncated observation; default 500."""
     appears_seconds: DurationOrZero = 0.0
@@ -156,8 +156,8 @@ class Demand(Section):
     every_minutes: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
     """Minutes from one start of the demand to its next start; default none: the demand starts once."""
     walk: CountOrZero = 0
-    """Maximum number of machines by which the number changes at random at each poll, between 0 and ``machines``;
-    default 0: the number does not change at random."""
+    """Maximum number of machines by which the number changes at random at each poll; default 0: the number does not
+    change at random. The number stays between 0 and ``machines``."""
     levels: tuple[tuple[float, int], ...] = ()
     """Pairs of the seconds after ``at_minutes`` and the number of ``machines`` wanted from then on; empty: all machines
     at once.
@@ -190,7 +190,7 @@ class TracedDemand(Section):
     recorded: Annotated[str | None, Expects("a text")] = None
     """Template of the recording whose requests count; default: all templates."""
     template: Text = "T"
-    """Template of the scenario of which machines are then wanted; default T."""
+    """Template of the scenario whose machines this demand wants; default T."""
     at_minutes: DurationOrZero = 0.0
     """Minute of the scenario at which the trace begins; default 0."""
 
@@ -205,8 +205,8 @@ class HostFactory(Section):
     idle_minutes: DurationOrZero = 0.0
     """Minutes for which HostFactory keeps a machine that is no longer wanted; default 0."""
     hourly_billing: Switch = False
-    """If true, HostFactory returns a machine only in minutes 50 to 57 of an hour since it got the machine; default
-    false."""
+    """If true, HostFactory returns a machine only in minutes 50 to 57 of each hour, counted from the moment at which
+    HostFactory got the machine; default false."""
 
 
 class Act(StrEnum):
@@ -219,9 +219,9 @@ class Act(StrEnum):
     REMOVE = "remove"
     """Another program deletes ``share`` of all machines in the place."""
     UNKNOWN_MACHINES = "unknown_machines"
-    """``machines`` machines that are not ours appear, with names that begin like ours."""
+    """``machines`` machines that are not ours appear. Their names begin like the names of our machines."""
     DOUBLES = "doubles"
-    """``machines`` machines with our identity appear that another program made."""
+    """Another program makes ``machines`` machines with our identity."""
     RESTART = "restart"
     """The loop is killed, and starts anew."""
     PAUSE = "pause"
@@ -260,7 +260,7 @@ STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})
 """Acts during which requests cannot end, or HostFactory cannot read their ends."""
 
 END_SLACK = 900.0
-"""Seconds after the deadline of a request or return request within which it has to end."""
+"""Seconds beyond the deadline of a request or return request within which the request has to end."""
 
 ActField = Annotated[Act | None, Field(strict=False), Expects(f"one of {', '.join(Act)}")]
 
@@ -273,9 +273,9 @@ class Event(Section):
     pools: Annotated[tuple[Text, ...], Field(strict=False), Expects("a list of pools")] = ()
     """The pools that the event concerns; default: all."""
     change: Mapping[str, Any] = Field(default={}, strict=False)
-    """New settings of these pools, for ``for_minutes``."""
+    """New settings of the pools, in effect for ``for_minutes``."""
     do: ActField = None
-    """The act that happens once."""
+    """The act of the event; default none: the event is a ``change``."""
     for_minutes: Annotated[float | None, Expects("a number")] = None
     """The duration in minutes; default: until the end of the run."""
     share: Share = 1.0
@@ -319,7 +319,8 @@ class Scenario(Section):
     goals: Annotated[Mapping[str, float], Expects("a number for each measure")] = Field(default={}, strict=False)
     """The highest allowed value of measures, by measure. The limit applies to every seed."""
     reason: str = ""
-    """The class of failure that has to be reported as a reason; default: none has to be."""
+    """The class of failure that has to be reported as a reason for missing machines; default: no class has to be
+    reported."""
 
     @property
     def seconds(self) -> float:
@@ -337,8 +338,8 @@ class Scenario(Section):
         return not late and not slower and {*observations, *changed} <= truthful
 
     def ends_within(self) -> float | None:
-        """Return the seconds within which every request has to end. Return None if there is no limit, because a lost
-        memory may not be rebuilt in time."""
+        """Return the seconds within which every request has to end. Return None if requests have no such limit, because
+        the loop may be unable to rebuild a lost memory in time."""
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
         if losses and not (self.is_truthful() and self._is_always_seen()):

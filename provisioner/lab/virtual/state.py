@@ -188,8 +188,8 @@ class VirtualTerminalAnswers:
         self._claimed: dict[str, str] = {}
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Return the text to print: the answer that was settled before, or ``text``, which is settled now if no answer
-        was."""
+        """Return the answer to print. If an answer of the request is settled, return the settled answer. Otherwise
+        settle ``text`` and return it."""
         return self._read.setdefault(id_, self._claimed.get(id_, text))
 
     def ids(self) -> frozenset[str]:
@@ -436,7 +436,7 @@ class VirtualState:
         """Ignore the digests, because scripts and loop share one configuration in virtual time."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Ignore the refusal, because virtual scripts refuse no call because of a local problem."""
+        """Ignore the refusal, because virtual scripts never refuse a call for a local problem."""
 
     def _changed(self) -> None:
         for watcher in self.watchers:

@@ -1,4 +1,5 @@
-"""The true events of a run, and the broken laws. The loop's observations, which may be false, do not change them."""
+"""The true events of a run, and the broken laws. The loop's observations may be false, and do not change the true
+events."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Ledger:
     """The number of breaches, by law."""
     wanted: int = 0
     peak: int = 0
-    """The largest number of machines beyond the wanted number, measured at each create."""
+    """The largest number of machines beyond the wanted number, as measured at each create."""
     made: Counter[str] = field(default_factory=Counter)
     """The number of machines that were made, by pool."""
     hosts: Collection[str] = ()
@@ -160,8 +161,8 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the names of the machines that are in use. If the names have changed, pass a new collection, because the
-        collection of the previous call counts as unchanged."""
+        """Set the names of the machines that are in use. If the names have changed, the caller has to pass a new
+        collection, because the ledger does not compare the contents of a collection that it already has."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
@@ -178,7 +179,8 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """End the run. Machines that still exist are counted until now."""
+        """End the run. Add the seconds and the cost of the machines that still exist, up to the present virtual
+        time."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)
@@ -187,7 +189,7 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """Record a breach of the law ``books``, unless the number of our machines (``there``) is the number made minus
-        the number gone."""
+        """Record a breach of the law ``books`` unless ``there``, the number of our existing machines, is the number of
+        machines made minus the number of machines gone."""
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

@@ -130,7 +130,7 @@ def delete_options(call: Call) -> Json:
 
 
 def check_preconditions(options: Json, stored: Stored) -> None:
-    """Raise 409 if the caller named another uid or version than the object has."""
+    """Raise 409 if the delete options name a uid or resourceVersion that the object does not have."""
     asked = options.get("preconditions") or {}
     for field, words, value, guess in (
         ("uid", "UID", stored.uid, "deleted and then recreated"),

@@ -1,4 +1,4 @@
-"""Label and field selectors, parsed once. Pure."""
+"""Label and field selectors, parsed once. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIELDS = {
     "nodes": {"metadata.name", "spec.unschedulable"},
     "namespaces": {"metadata.name", "status.phase"},
 }
-"""The fields by which the real server can select, by resource. Any other field gets 400."""
+"""The fields by which the real server can select, by resource. A selector with any other field gets 400."""
 
 
 def selector(resource: str, labels: str, fields: str) -> Match | None:
@@ -117,7 +117,7 @@ def _field_test(resource: str, term: str, text: str) -> FieldTest:
 
 
 def _field(document: Mapping[str, Any], path: tuple[str, ...]) -> str:
-    """Return the value that the selector compares, as text; empty if it is missing."""
+    """Return the value that a selector compares, as text; empty if the document lacks the field."""
     value: Any = document
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None

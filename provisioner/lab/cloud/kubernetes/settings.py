@@ -11,17 +11,18 @@ from provisioner.lab.cloud.timing import Delay, parse_timings
 
 @dataclass(frozen=True)
 class PodTimings:
-    """Durations in the model. The defaults are those of a cluster with room on its nodes; tests and the demo use
-    shorter durations."""
+    """Durations in the model. The defaults are as in a cluster whose nodes have room; tests and the demo use shorter
+    durations."""
 
     schedule: Delay = (0.5, 2.0)
-    """Time from create to bound. The growth of a node pool takes minutes, which the fault ``slow_start`` simulates."""
+    """Time from a pod's create until the pod is bound to a node. The growth of a node pool takes minutes, which the
+    fault ``slow_start`` simulates."""
     start: Delay = (1.5, 6.0)
-    """Time from bound to running: volumes, image, network."""
+    """Time from the binding of a pod to the start of its containers: volumes, image, network."""
     ready: Delay = (0.5, 2.0)
-    """Time from running to Ready."""
+    """Time from the start of a pod's containers until the pod is Ready."""
     stop: Delay = (2.0, 20.0)
-    """Time from SIGTERM to the end of the containers; never longer than the grace period."""
+    """Time from SIGTERM to the end of the containers, never longer than the grace period."""
     confirm: Delay = (0.5, 2.0)
     """Time from the end of the containers to the object's removal."""
     reschedule: float = 10.0

@@ -1,7 +1,7 @@
 """Versioned objects of one kind: the current objects, recent changes, and snapshots for lists in pages.
 
 A stored document is never changed. An update stores a new document, so that snapshots and cached bytes of a version
-stay correct. No I/O.
+stay correct. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Literal
 from provisioner.lab.cloud.kubernetes.errors import Json
 
 FIRST_VERSION = 1000
-"""The first resourceVersion. The number is large, so that even a new cluster has versions that are too old to watch
-from."""
+"""The first resourceVersion. The number is large, so that a client can ask even a new cluster for a version that is too
+old."""
 
 SNAPSHOTS = 64
-"""Maximum number of lists in pages that can be under way at once. If there are more, the request for the next page of
-the oldest list gets 410."""
+"""Maximum number of lists that clients read in pages at the same time. If there are more, the oldest list is dropped,
+and the request for its next page gets 410."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Store:
         return self._objects.get(namespace, {}).get(name)
 
     def select(self, namespace: str, match: Match | None = None) -> list[Stored]:
-        """Return all matching objects of the namespace (if the name is empty: of all namespaces), in the order of the
-        store's keys."""
+        """Return all matching objects of the namespace, in the order of the store's keys. An empty ``namespace`` means
+        all namespaces."""
         spaces = [namespace] if namespace else sorted(self._objects)
         tables = [self._objects.get(space, {}) for space in spaces]
         objects = [table[name] for table in tables for name in sorted(table)]

@@ -1,4 +1,5 @@
-"""Tables of objects for ``kubectl get``, which prints the tables that the server makes. Pure."""
+"""Tables of objects for ``kubectl get``, which prints the tables that the server makes. The functions have no side
+effects."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _NAME_WORDS = (
 
 
 def table(objects: Sequence[Stored], resource: str, now: float, include: str, metadata: Json) -> Json:
-    """Return a ``Table`` of objects at epoch second ``now``. ``include`` is None, Metadata or Object."""
+    """Return a ``Table`` of objects at epoch second ``now``. ``include``: the part of an object in its row (None,
+    Metadata or Object)."""
     columns, cells = _TABLES[resource]
     rows = [{"cells": cells(stored.document, now), **_object(stored, include)} for stored in objects]
     head = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}

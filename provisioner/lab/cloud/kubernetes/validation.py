@@ -1,4 +1,5 @@
-"""Checks of a pod's form, the defaults that the server fills in, and the changes that are allowed afterwards. Pure."""
+"""Checks of a pod's form, the defaults that the server fills in, and the changes that an update may make. The functions
+have no side effects."""
 
 from __future__ import annotations
 

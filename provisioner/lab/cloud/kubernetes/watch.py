@@ -23,10 +23,10 @@ DEFAULT_TIMEOUT = 1800.0
 minutes."""
 
 LAST_BOOKMARK = 2.0
-"""Seconds before its end at which a watch always gets a bookmark."""
+"""Seconds between the last bookmark of a watch and the end of the watch. Every watch gets this bookmark."""
 
 AFTER = 0.001
-"""Seconds by which the watch wakes up late, so that all due events have happened."""
+"""Seconds that a watch sleeps beyond the time of an event, so that all events of that time have happened."""
 
 SHORTEST_INTERVAL = 0.05
 """Minimum seconds between bookmarks."""
@@ -51,9 +51,10 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """Return the first lines. Raise 410 for too old a version, and 504 for a future version if a list comes first.
+        """Return the first lines of the watch. Raise 410 if the requested version is too old, and 504 if it is in the
+        future and the watch begins with a list.
 
-        The caller has to write these refusals into the stream.
+        The caller has to write these errors into the stream.
         """
         version, initial = self._options.version, self._options.initial_events
         if initial or (initial is None and not version):
@@ -114,7 +115,8 @@ class Watch:
         return response
 
     def _first_lines(self) -> tuple[bytes, bool]:
-        """Return the first lines of the stream, and True if the stream goes on after them."""
+        """Return the first lines of the stream, and True if the watch goes on after these lines. If the watch is
+        refused, return the refusal and False."""
         try:
             return self.begin(), True
         except ApiError as error:
