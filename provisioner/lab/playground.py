@@ -34,7 +34,7 @@ STARTED = '"Provisioner started"'
 
 class PlaygroundError(Exception):
     """Raised if the cloud or the loop did not start or did not answer. The text says what failed, and names the log if
-    there is one."""
+    a log exists."""
 
 
 class Playground:

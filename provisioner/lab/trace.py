@@ -41,8 +41,8 @@ class Event(NamedTuple):
     command: str
     document: Document
     request: str = ""
-    """The id that the scripts gave to the request or return request; empty if the call was refused, or for other
-    calls."""
+    """The id that the scripts gave to the request or return request; empty if the call was refused or made no
+    request."""
     machines: Mapping[str, tuple[str, ...]] = {}
     """The machines of each request, by request, if the call is a getRequestStatus; empty for other calls."""
 

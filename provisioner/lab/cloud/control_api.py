@@ -48,8 +48,8 @@ Act = Callable[[web.Request], Awaitable[Any]]
 
 
 def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return a request handler. It responds with the value that ``act`` returns, or with 400 and the message if ``act``
-    raises ValueError."""
+    """Return a request handler. The handler responds with the value that ``act`` returns, or with 400 and the message
+    if ``act`` raises ValueError."""
 
     async def respond(request: web.Request) -> web.StreamResponse:
         local = request.transport.get_extra_info("sockname")[0] if request.transport else ""

@@ -1,4 +1,4 @@
-"""Handling of callers that close the connection before their response. The cloud reports no error for this."""
+"""Handling of callers that close the connection before their response. The cloud reports no error for such callers."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ TICK = 0.05
 
 SHORTEST_TICK = 0.001
 PATIENCE = 0.02
-"""Maximum real seconds that a call waits while due events run. So the starts of thousands of machines delay no
-response."""
+"""Maximum real seconds that a call waits while due events run, even if thousands of machines start at once."""
 
 SHUTDOWN = 0.2
 """Seconds that responses under way get when the server ends. Watches are ended at once."""

@@ -113,7 +113,7 @@ class Place:
         self.behaves: list[Callable[[], None]] = []
         """Functions that are called when the settings of the place change."""
         self.ends: dict[str, MachineEnd] = {}
-        """The end of each machine that no longer exists, if the place reports causes, by machine."""
+        """The ends of machines that no longer exist, by machine; without the ends that have no known cause."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -213,8 +213,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a random share (0 to 1) of our running machines. If ``cause`` is ``deleted``, take the share of all our
-        machines."""
+        """End a random share of our running machines; if ``cause`` is ``deleted``, of all our machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):

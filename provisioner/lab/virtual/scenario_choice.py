@@ -29,7 +29,7 @@ class Chosen:
 
 def choose(arguments: Iterable[str]) -> dict[str, Chosen]:
     """Return the chosen scenarios by name. If there are no arguments, return all scenarios of the catalogue. Raises
-    ConfigError, UnknownScenario."""
+    ConfigError for a mistake in a file, and UnknownScenario for an unknown name."""
     chosen: dict[str, Chosen] = {}
     for argument in [*arguments] or catalogue():
         for one in _named(argument):
@@ -85,7 +85,8 @@ def _labelled(chosen: Chosen, argument: str) -> Chosen:
 
 
 def written(name: str) -> str:
-    """Return the YAML text of a scenario of the catalogue, with its comments. Raises UnknownScenario."""
+    """Return the YAML text of a scenario of the catalogue, with its comments. Raises UnknownScenario for an unknown
+    name."""
     _one_of(catalogue(), name, "the catalogue")
     text = catalogue_text()
     document = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -37,7 +37,7 @@ class VirtualIntent:
         self._noted = 0
 
     def add(self, provisioner: str, request: Request | ReturnRequest) -> None:
-        """Record another request or return request. Raises StateUnreadable."""
+        """Record another request or return request. Raises StateUnreadable while a scenario makes intent unreadable."""
         self._check()
         intent = self.current or Intent(provisioner, 0, {}, {})
         requests, returns = dict(intent.requests), dict(intent.returns)

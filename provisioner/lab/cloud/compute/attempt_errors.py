@@ -21,7 +21,8 @@ def failed(name: str, code: str, message: str) -> Document:
 
 
 def insert_error(error: Document) -> OperationError:
-    """Convert the error of an attempt into the error of an operation, in which the audit log shows a failed insert."""
+    """Convert the error of an attempt into an operation's error. The audit log shows this error at the end of the
+    failed insert."""
     return OperationError(str(error["code"]), str(error["message"]), 503)
 
 

@@ -101,8 +101,8 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch to the MIG. The patch's operation calls this function when it ends, after the operations of
-    earlier patches."""
+    """Apply the patch to the MIG. The patch's operation calls this function at its end, after the operations of earlier
+    patches."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)
@@ -246,7 +246,7 @@ def _check_policy(mig: Mig, policy: Mapping[str, Any]) -> None:
 
 
 def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
-    """Return the limit ``maxSurge`` or ``maxUnavailable`` of the MIG's updates. ``name``: one of these two words."""
+    """Return a limit of the MIG's updates. ``name``: ``maxSurge`` or ``maxUnavailable``."""
     at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
     usual = {"fixed": at_once}
     said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual

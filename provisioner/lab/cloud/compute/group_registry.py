@@ -147,8 +147,8 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name. A template has the form of a MIG's spec: the first spec of a
-        MIG that began with this template."""
+        """Return the project's instance templates by name, each in the form of the spec of a MIG that began with the
+        template."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:

@@ -48,7 +48,7 @@ def _invalid(field: str, value: object) -> ApiError:
 
 
 def config_document(member: Member) -> Document:
-    """Return the configuration of a member that has one, as listPerInstanceConfigs shows it."""
+    """Return the configuration of a member as listPerInstanceConfigs shows it. The member must have a configuration."""
     content: Document = {"name": member.name}
     if member.preserved:
         content["preservedState"] = member.preserved

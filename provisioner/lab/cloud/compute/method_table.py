@@ -342,8 +342,8 @@ OPERATIONS = Collection("operation", "operation", _operations)
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """Return the methods that exist both in zones and in regions, in one of these two forms. ``prefix``: ``instance``
-    for zones or ``regionInstance`` for regions; ``placeholder``: ``zone`` or ``region``."""
+    """Return the methods that zones and regions both have, in the form for zones or in the form for regions.
+    ``prefix``: ``instance`` or ``regionInstance``; ``placeholder``: ``zone`` or ``region``."""
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     migs, mig = f"{prefix}GroupManagers.", scope + "instanceGroupManagers/{name}"
     groups, autoscalers = f"{prefix}Groups.", "autoscalers." if placeholder == "zone" else "regionAutoscalers."

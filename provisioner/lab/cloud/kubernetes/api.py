@@ -133,8 +133,7 @@ class Face:
         return replace(call, name=(call.body.get("metadata") or {}).get("name") or "")
 
     async def review(self, request: web.Request) -> web.Response:
-        """Respond to a SelfSubjectAccessReview: grant the right in the request, unless the fault ``denied`` names this
-        right."""
+        """Respond to a SelfSubjectAccessReview: grant the right, unless the fault ``denied`` names this right."""
         self._world.calls["selfsubjectaccessreviews.create"] += 1
         try:
             document = await read_body(request, "create")

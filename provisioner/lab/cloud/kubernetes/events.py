@@ -15,7 +15,7 @@ KUBELET = "kubelet"
 AUTOSCALER = "cluster-autoscaler"
 
 _WARNINGS = ("BackOff", "Failed", "NetworkNotReady", "NodeShutdown", "Unhealthy")
-"""First words of the reasons of Events of type Warning."""
+"""Words with which the reason of an Event of the type Warning begins."""
 
 
 class Recorder:

@@ -13,7 +13,7 @@ from provisioner.lab.cloud.kubernetes.table import partial, table
 
 
 class Shape(StrEnum):
-    """The parts of an object that a response contains."""
+    """The forms of an object in a response: the whole object, its metadata alone, or a table."""
 
     FULL = "full"
     PARTIAL = "partial"

@@ -1,4 +1,4 @@
-"""Lists, whole and in pages. All pages of a list show the state at the same time."""
+"""Lists, whole and in pages. All pages of a list show the state of one moment."""
 
 from __future__ import annotations
 

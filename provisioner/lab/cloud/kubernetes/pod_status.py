@@ -215,7 +215,8 @@ def deleting(pod: Json, grace: int, at: str) -> Json:
 
 
 def quality_of_service(spec: Json) -> str:
-    """Return Guaranteed, Burstable or BestEffort, according to the resources of its containers."""
+    """Return the pod's class Guaranteed, Burstable or BestEffort, according to the resources of the pod's
+    containers."""
     resources = [container.get("resources") or {} for container in spec["containers"]]
     if not any(one.get("requests") or one.get("limits") for one in resources):
         return "BestEffort"

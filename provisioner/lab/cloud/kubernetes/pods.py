@@ -126,8 +126,7 @@ class Cluster:
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """Create a pod and return it. With ``dry_run``, only check the pod. Raise 403, 404, 409 and 422 as the real
-        server does.
+        """Create a pod, or with ``dry_run`` only check the pod. Raise 403, 404, 409 and 422 as the real server does.
 
         ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
         """
@@ -191,8 +190,7 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """Store an update of a pod. ``status_only``: True if the client may change only the pod's status; False if the
-        client may change everything but the status."""
+        """Store a client's change of a pod: of its status if ``status_only``, or else of everything but its status."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)

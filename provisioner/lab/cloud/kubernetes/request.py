@@ -89,7 +89,8 @@ def verb_of(request: web.Request, named: bool, subresource: str) -> str:
 
 
 async def read_body(request: web.Request, verb: str) -> Any:
-    """Return the JSON of the body. Raise 400 if the body is not JSON, and 415 if it has another media type."""
+    """Return the JSON of the body. Raise 400 if the body is not JSON, and 415 if the verb does not accept the body's
+    media type."""
     content = await request.read()
     if not content and verb in ("delete", "deletecollection"):
         return {}

@@ -35,7 +35,7 @@ _FIELDS = {
 
 
 def selector(resource: str, labels: str, fields: str) -> Match | None:
-    """Return the test for objects of a resource; None if every object matches. Raise 400 for a mistake."""
+    """Return the predicate for objects of a resource; None if every object matches. Raise 400 for a mistake."""
     if not labels and not fields:
         return None
     label_tests = parse_labels(labels)

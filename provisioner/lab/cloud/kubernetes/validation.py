@@ -105,7 +105,7 @@ _JSON_TYPES: Mapping[type, str] = {
 
 
 def check_shape(kind: str, document: object) -> Json:
-    """Return the body as an object of that kind whose fields have the right types; raise 400 if a type is wrong."""
+    """Return the body as a JSON object whose fields have the right types for ``kind``; raise 400 if a type is wrong."""
     if not isinstance(document, dict):
         raise bad_request(f"couldn't get version/kind; json parse error: cannot unmarshal a {_json_type(document)}")
     if document.get("kind", kind) != kind or document.get("apiVersion", "v1") not in ("v1", "policy/v1"):
@@ -285,8 +285,8 @@ def check_path(metadata: Json, namespace: str, name: str = "") -> None:
 
 
 def grace_period(options: Json) -> int | None:
-    """Return ``gracePeriodSeconds`` of delete options. A negative value means the shortest period. Return None if the
-    options have none."""
+    """Return ``gracePeriodSeconds`` of delete options; None if the options lack this field. A negative value means the
+    shortest period."""
     grace = options.get("gracePeriodSeconds")
     if grace is None:
         return None
