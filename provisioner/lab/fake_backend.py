@@ -278,12 +278,12 @@ class FakeBackend:
         return {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines one after the other, with a call for each."""
+        """Create the machines one after the other, with one call for each machine."""
         calls = [Call((create,), partial(self._create, create)) for create in creates]
         return run_calls(calls, workers=1, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete the machines one after the other, with a call for each."""
+        """Delete the machines one after the other, with one call for each machine."""
         calls = [Call((delete,), partial(self._delete, delete)) for delete in deletes]
         return run_calls(calls, workers=1, may_start=may_start)
 

@@ -235,7 +235,7 @@ class Simulator:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def state(self) -> dict[str, Any]:
-        """Return the state, as ``GET state`` of the control API does."""
+        """Return the state of the cloud, as ``GET state`` of the control API does."""
         return self.call(Cloud.state)
 
     def preempt(self, *names: str) -> list[str]:

@@ -104,11 +104,11 @@ class VirtualBackend:
         return self._listed
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create all machines by one call of the place."""
+        """Create all machines in a single call of the place."""
         return self._call(creates, lambda create: self._place.create(create.name, create.template))
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Delete all machines by one call of the place."""
+        """Delete all machines in a single call of the place."""
         return self._call(deletes, self._delete)
 
     def _delete(self, delete: Delete) -> None:

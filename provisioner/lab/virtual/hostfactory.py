@@ -52,7 +52,7 @@ class Grid:
         self.broken: list[str] = []
         """Descriptions of answers that a provider must never give."""
         self.lost: list[str] = []
-        """Machines that getReturnRequests reported as lost in the last round."""
+        """Machines that getReturnRequests reported in the last round as lost."""
         self.ended = 0
         self.silent_until = 0.0
         self.asked = 0
@@ -216,5 +216,5 @@ class Grid:
         return list(self._open)
 
     def facts(self) -> Mapping[str, int]:
-        """Return the numbers of HostFactory's requests in this run."""
+        """Return the numbers of HostFactory's requests in this run: all, ended and open."""
         return {"requests": self.ended + len(self._open), "ended": self.ended, "open": len(self._open)}

@@ -25,7 +25,7 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def check_size(group: Members, size: int) -> None:
-    """Raise 400 if the MIG cannot have that many members."""
+    """Raise 400 if the MIG cannot have ``size`` members."""
     fault = group.world.strikes("size_limit", group.spec.name)
     limit = int(fault.params.get("limit", 1)) if fault else group.spec.limit
     if size > limit:

@@ -30,7 +30,7 @@ class Member:
     errors: tuple[Document, ...] = ()
     """Errors of the last attempt."""
     previous: Vm | None = None
-    """The VM before a recreation; None if there was none."""
+    """The last VM of the member that is gone; None if the member has not lost a VM."""
     leaving: bool = False
     """True once the member has left the group. Lists show the member for some seconds more."""
     keeps_template: bool = False

@@ -39,7 +39,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class OperationError:
-    """The error of an accepted call that had no effect."""
+    """An error of an accepted call. A call with an error has no effect."""
 
     code: str
     message: str
@@ -49,7 +49,7 @@ class OperationError:
     """``errorDetails``."""
 
     def document(self) -> Document:
-        """Return the error as an operation prints it."""
+        """Return the error in the form in which an operation shows it."""
         entry: Document = {"code": self.code, "message": self.message}
         return entry | {"errorDetails": list(self.details)} if self.details else entry
 

@@ -102,7 +102,7 @@ def autoscaler_document(mig: Mig) -> Document:
 
 
 def instance_group_document(mig: Mig) -> Document:
-    """Return the instanceGroup that a MIG manages."""
+    """Return the document of the instanceGroup that a MIG manages."""
     spec = mig.spec
     path = f"projects/{spec.project}/{spec.scope}/instanceGroups/{spec.name}"
     region = spec.region or region_of(spec.zone)
@@ -151,7 +151,7 @@ def template_document(spec: MigSpec, created: float) -> Document:
 
 
 def zone_document(project: str, zone: str) -> Document:
-    """Return a zone that is up."""
+    """Return the document of a zone that is up."""
     return {
         "kind": "compute#zone",
         "id": numeric_id(zone),
@@ -167,7 +167,7 @@ def zone_document(project: str, zone: str) -> Document:
 
 
 def region_document(project: str, region: str, zones: Sequence[str]) -> Document:
-    """Return a region that is up, with its zones."""
+    """Return the document of a region that is up, with the region's zones."""
     return {
         "kind": "compute#region",
         "id": numeric_id(region),
@@ -183,7 +183,7 @@ def region_document(project: str, region: str, zones: Sequence[str]) -> Document
 
 
 def project_document(project: str) -> Document:
-    """Return a project with its number."""
+    """Return the document of a project, with the project's number."""
     return {
         "kind": "compute#project",
         "id": str(project_number(project)),

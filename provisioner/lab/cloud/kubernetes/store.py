@@ -121,7 +121,7 @@ class Store:
         return self._versions.current
 
     def get(self, namespace: str, name: str) -> Stored | None:
-        """Return the object of this name; None if there is none."""
+        """Return the object of this name; None if the object does not exist."""
         return self._objects.get(namespace, {}).get(name)
 
     def select(self, namespace: str, match: Match | None = None) -> list[Stored]:
