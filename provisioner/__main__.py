@@ -1,4 +1,4 @@
-"""``python -m provisioner`` and the console script. Ctrl-C is handled before any slow import."""
+"""Start of ``python -m provisioner`` and of the console script. Ctrl-C is handled before any slow import."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from provisioner.optional_packages import MissingExtra, extra, require_packages
 
 
 def main() -> None:
-    """Run the command line; end the process with the exit code of ``cli``, 130 after Ctrl-C, or 141."""
+    """Run the command line, and end the process with an exit code: the code of ``cli``; 130 after Ctrl-C; 2 if a
+    package is missing; 141 if the reader of the output has closed the pipe; 1 if the output cannot be written."""
     process_end.follow()
     code: object = process_end.INTERRUPTED
     try:

@@ -16,8 +16,8 @@ SLOT_DIGITS = 6
 searches for names as substrings."""
 
 SLOT_NUMBERS: int = 10**SLOT_DIGITS
-"""Number of slot numbers that a request has. A larger number would have more digits, and its name could not be
-parsed."""
+"""Number of slot numbers that a request has. A larger slot number would have more digits, and a machine's name with
+this number could not be parsed."""
 
 SLOT_BLOCK = 100_000
 """Size of a block of slot numbers. After a loss of memory, numbers continue in a block that was never used before."""
@@ -26,16 +26,16 @@ MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
 """Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
 
 NO_TEMPLATE = "unknown"
-"""Template of machines whose request is unknown, in metrics and in an intent that was rebuilt from machine names
-alone. Pools do not serve this template, so machines are never created for it."""
+"""Template of machines whose request is unknown. It is used in metrics, and in an intent that was rebuilt from machine
+names alone. Pools do not serve this template, so machines are never created for it."""
 
 OPERATOR_ACCOUNT = "operator"
-"""Account of the requests of `provisioner request`. They are not cancelled if they are not polled, because the command
-has ended."""
+"""Account of the requests of `provisioner request`. The loop does not cancel such a request if it is not polled,
+because the command ends without polling it."""
 
 RETURN_ID_PREFIX = "ret-"
-"""Prefix of the id of a return request, which distinguishes returns from requests, because getRequestStatus gets only
-the id."""
+"""Prefix of the id of a return request. The prefix is needed because getRequestStatus gets only an id, and has to
+distinguish return requests from requests."""
 
 
 CONTROLS = (
@@ -46,7 +46,7 @@ CONTROLS = (
 
 
 def format_printable(text: str) -> str:
-    """Return a text from outside on one line, with "?" in place of each control character."""
+    """Return a text that comes from another program as one line, with "?" in place of each control character."""
     return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
 
 

@@ -14,7 +14,7 @@ LABORATORY = "provisioner.lab"
 
 
 class MissingExtra(Exception):
-    """A package that this part needs is not installed; the message says what to install."""
+    """Raised if a package that this part of the program needs is not installed. The message says what to install."""
 
 
 @contextmanager
@@ -34,8 +34,8 @@ def require_packages(distribution: str) -> Iterator[None]:
 
 
 def _how_to_install(distribution: str) -> str:
-    """Return the command that installs ``distribution`` here. The ``install.sh`` of a bundle records its mode in a
-    file."""
+    """Return text that says how to install ``distribution`` here. If the bundle's ``install.sh`` has installed only the
+    scripts (which it records in a file), the text names install.sh, else pip."""
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
             return "run the bundle's install.sh without --scripts-only"
@@ -43,5 +43,6 @@ def _how_to_install(distribution: str) -> str:
 
 
 def extra(name: str) -> str:
-    """Return an extra of this project in pip's notation."""
+    """Return the name of this project's distribution with an extra, in pip's notation:
+    ``hostfactory-provisioner[loop]``."""
     return f"{PROJECT}[{name}]"

@@ -39,7 +39,7 @@ class Latch:
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Set the latch. This ends the present wait and every later one."""
+        """Set the latch. Each thread that waits for the latch, now or later, continues at once."""
         self._closed = True
         self._news.put(None)
 
@@ -56,7 +56,7 @@ class Latch:
 
 
 def follow() -> None:
-    """Handle Ctrl-C from now on. Must be called in the main thread."""
+    """Handle Ctrl-C from now on in the way that this module describes. Call this only in the main thread."""
     signal.signal(signal.SIGINT, _interrupted)
 
 

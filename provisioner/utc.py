@@ -9,7 +9,7 @@ HOUR, DAY = 3_600.0, 86_400.0
 """An hour and a day in seconds."""
 
 FIRST, END = -62_135_596_800.0, 253_402_300_800.0
-"""Begin of the year 1 and of the year 10,000 in epoch seconds."""
+"""Start of the year 1 and of the year 10,000, in epoch seconds."""
 
 
 def format_utc(wall: float, *, milliseconds: bool = False) -> str:

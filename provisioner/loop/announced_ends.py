@@ -1,8 +1,8 @@
 """Announced ends: an event may report that a machine will end before an observation can show the end.
 
-Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
-the announced end shows what became of the machine, so the notice no longer matters. The module uses no I/O, clock or
-logger.
+Such an announcement (a notice) is added to the observed machine and is never state. The notice applies until the
+announced end is over, because a later observation shows itself whether the machine has ended. The module uses no I/O,
+clock or logger.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 RETENTION_SECONDS = 600.0
-"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. This is longer
-than the lag of any list."""
+"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. No list is as
+old as this time."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
 """Phases to which a notice applies. A machine that does not run yet simply fails when it ends, and a machine that is
@@ -30,7 +30,8 @@ class Notices:
         self._notices: dict[str, Notice] = {}
         """Notices in the order of their arrival, which is roughly the order of their ends."""
         self._merged: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
-        """By pool: the machines of a snapshot, the same machines with their notices, and the merged mapping of both."""
+        """For each pool, the values of the last merge: the machines of the snapshot, the machines with a notice, and
+        the mapping that contains both."""
 
     def add(self, name: str, notice: Notice, now: float) -> None:
         """Add the notice that a machine will end. A second notice for the same machine is ignored."""
@@ -42,8 +43,8 @@ class Notices:
             self._notices.setdefault(name, notice)
 
     def add_to(self, observation: Observation, lag: float) -> Observation:
-        """Return the observation with the notices added. If machines and notices are the same as last time, return the
-        same mapping object.
+        """Return the observation with the notices added. If machines and notices are the same as in the last call, the
+        mapping of machines is the same object.
 
         ``lag``: the greatest age of a list in seconds. A notice does not apply to an observation that begins more than
         ``lag`` after the announced end.

@@ -56,8 +56,8 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Carry out a batch in this thread. Raise no exception: if the backend fails, the outcomes are unknown until the
-    next observations."""
+    """Carry out a batch in this thread, and return the outcomes. An error of the backend is not raised: it becomes the
+    outcome of the actions, and the next observations show which of the actions took effect."""
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),

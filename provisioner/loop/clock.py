@@ -10,7 +10,7 @@ from typing import Protocol
 from provisioner.model import Memory, Uptime
 
 LONGEST_GAP = 3600.0
-"""Longest gap of a restart that counts as loop time, in seconds."""
+"""Longest time, in seconds, between the last write of memory and the loop's restart that counts as loop time."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """File with the id of the host's present boot. In a container it shows the host's boot, whose monotonic clock the

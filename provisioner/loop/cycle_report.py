@@ -67,8 +67,8 @@ class CycleReport:
     now: float
     seconds: float
     observations: Mapping[str, Observation]
-    """Observations as the observers made them, before trust is decided. ``snapshots`` and ``unseen`` follow the
-    decision."""
+    """Observations as the observers made them. The plan has not yet decided which of them it trusts; ``snapshots`` and
+    ``unseen`` follow this decision."""
     memory: Memory | None
     """The memory; None until it is loaded or rebuilt."""
     plan: Plan | None
@@ -128,7 +128,8 @@ class CycleReport:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Return for operators the problems of each place that a snapshot shows, by pool."""
+        """Return texts for operators by pool: the problems at the pool's place that its snapshot shows and, if the
+        snapshot is distrusted, the reason."""
         return {
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted
@@ -138,7 +139,8 @@ class CycleReport:
 
 
 def check_directory(report: CycleReport, directory: str, note: str) -> CycleReport:
-    """Return the report, with a problem if the directory has no record although machines exist.
+    """Return the report. If machines exist although HostFactory has recorded no request in the directory, add this
+    problem to the report.
 
     ``note``: path of the note that names the state directories used before (``state/directory_note.py``).
     """

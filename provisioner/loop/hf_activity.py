@@ -24,7 +24,8 @@ LISTED_SECONDS = DAY
 
 
 def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfActivity:
-    """Return the activity after a list of HF. A host that this list lacks may be in the next list."""
+    """Return the activity with HF's newest list added. A host that only older lists name stays for a while, because a
+    single list may name only some hosts."""
     named = dict.fromkeys(names, now)
     if named.keys() == activity.listed_at.keys() and len(named) == len(activity.inventory):  # the usual case
         return replace(activity, listed_at=named, last_list_at=now)
@@ -81,8 +82,8 @@ class HfActivityReader:
         return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
 
     def _read_inventory(self) -> tuple[tuple[str, ...], int]:
-        """Read HF's latest list of hosts. The list is only a hint, so the previous list stays if the file cannot be
-        read."""
+        """Return the hosts in HF's latest list, and a number that differs after each list. If the file cannot be read,
+        return the previous list and its number, because the list is only a hint."""
         try:
             return self._state.listed_hosts() or ((), 0)
         except StateError as error:

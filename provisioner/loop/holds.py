@@ -34,7 +34,8 @@ class CurrentHolds:
         """Signature of the file as it was last read."""
         self.latest = NO_HOLDS
         self._is_known = False
-        """True if the holds are known: the file was read, or the loop has stopped all because it could not be read."""
+        """True if ``latest`` has the holds: the file was read or, because the file could not be read, the loop has
+        stopped all."""
         self._problem = ""
         """Reason why the file cannot be read, as last logged; empty if the file can be read."""
         self._changes: list[HoldChange] = []

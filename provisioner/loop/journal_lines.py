@@ -38,8 +38,8 @@ from provisioner.state.protocols import State
 log = logging.getLogger(__name__)
 
 COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
-"""Verdicts that a failing pool causes again and again. Repeated closes with these verdicts are counted instead of
-written."""
+"""Verdicts that slots get again and again if their pool fails. The journal counts repeated closes with these verdicts
+instead of writing each."""
 
 Keyed = tuple[Hashable, Line]
 """A line with its key. A line with the key of an earlier line counts as a repetition of that line."""
@@ -211,8 +211,8 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
 
 
 def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
-    """Add a line to ``keyed`` if a place reports why a machine does not run, unless the slot already had this error
-    class."""
+    """Add a line to ``keyed`` if a place reports why a machine does not run. Add no line if the failure of the slot had
+    the same error class before."""
     slot = one.slot
     failure, before = slot.trouble, one.before.trouble if one.before else None
     waits = slot.ran_at is None and slot.verdict is Verdict.OPEN

@@ -40,7 +40,8 @@ than the number of slots."""
 
 
 def relax_collector() -> None:
-    """Let the garbage collector run rarely, because most values of this process last."""
+    """Let the garbage collector run rarely. Most values live as long as this process, so a collection would find hardly
+    any garbage."""
     gc.set_threshold(*COLLECTOR)
 
 
@@ -49,8 +50,8 @@ def without_collector() -> Iterator[None]:
     """Turn the garbage collector off while a cycle replaces many values.
 
     Reference counts free the replaced values at the end of the cycle. Until then the collector would scan old and new
-    values. This would take a twelfth of the time of a plan with a hundred thousand slots; with ten thousand slots it is
-    too short to measure.
+    values. For a plan with a hundred thousand slots, this scan would take a twelfth of the plan's time. For ten
+    thousand slots, the time of the scan is too short to measure.
     """
     gc.disable()
     try:
@@ -145,7 +146,7 @@ class Loop:
         self.wakeups.wake(source)
 
     def announce(self, name: str, cause: LossCause, seconds: float) -> None:
-        """Record that a place has announced the end of a machine in ``seconds``. Safe from any thread."""
+        """Record that a place has announced that a machine will end in ``seconds``. Safe from any thread."""
         now = self._clock.now()
         self._notices.add(name, Notice(cause, now + seconds), now)
 

@@ -15,7 +15,7 @@ from provisioner.model import ErrorClass, Failure, Observation, ObservationFaile
 log = logging.getLogger(__name__)
 
 OBSERVER_END_SECONDS = 1.0
-"""Seconds to finish that a running observation gets when the loop ends, although its result is no longer used."""
+"""Seconds that a running observation gets to finish when the loop ends, although the observation is no longer used."""
 
 CLOSE_SECONDS = 2.0
 """Seconds that all observers together get to end and to close their connections. An observer that needs longer ends
@@ -59,8 +59,8 @@ class Observer:
         return self._observation
 
     def list_after(self, when: float) -> None:
-        """Accept only observations whose list began at ``when`` (loop time) or later, as soon as that moment has
-        come."""
+        """Once loop time has reached ``when``, accept only observations whose list was started at ``when`` or later. A
+        backend that lists for each observation needs no such limit and ignores this call."""
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
 

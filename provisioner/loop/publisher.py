@@ -97,7 +97,7 @@ class Publisher:
         self.unpublished = False
 
     def pop_news(self) -> list[Reported]:
-        """Return what was newly published since the last call."""
+        """Return the changes of each status.json that was published since the last call."""
         reported, self._reported = self._reported, []
         return reported
 

@@ -51,8 +51,8 @@ class Planned:
     referenced: object = None
     """The objects whose ids ``inputs`` contains. This reference keeps Python from reusing the ids."""
     plan: Plan = NO_PLAN
-    """The last plan, which is carried out once. The plan's deferrals and its distrust stay in effect until the next
-    plan."""
+    """The last plan, which is carried out once. The deferrals of this plan, and the pools that it distrusts, stay in
+    effect until the next plan."""
 
 
 class Reconciler:
@@ -175,7 +175,8 @@ class Reconciler:
         return tuple(removed)
 
     def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
-        """Load intent and memory. If intent is lost, or an operator has released the brake, record this at once."""
+        """Load intent and memory. If intent is lost, or if an operator has released the brake, write the changed memory
+        at once."""
         is_asked = self._state.take_recovery()  # before intent is read, because an operator writes intent first
         try:
             self._load(observations, now)

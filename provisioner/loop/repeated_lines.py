@@ -11,18 +11,18 @@ from provisioner.state.journal import format_time
 Line = dict[str, object]
 
 COUNTED_SECONDS = 600.0
-"""Seconds that one counted line covers."""
+"""Seconds (ten minutes) that one counted line covers. A counted line stands for all lines that were not written."""
 
 IN_FULL = 3
-"""Number of lines of a series that are written in full. Further lines within the ten minutes are only counted. So a
-rare event is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week; the
-journal has 60 MB."""
+"""Number of lines of a series that are written in full. Within ``COUNTED_SECONDS``, further lines are only counted. So
+a rare event is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week;
+the journal has 60 MB."""
 
 NAMED = 20
 """Maximum number of machines that a counted line names if its event may occur to the same machine again and again."""
 
 MET_ONCE = frozenset({"close", "troubled"})
-"""Events that occur only a few times to each machine. A counted line of such an event names all machines."""
+"""Events that occur only a few times to each machine. A counted line of such an event names all its machines."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class _Series:
     """The repeated lines with one key within ten minutes."""
 
     began_at: float
-    """Epoch seconds."""
+    """Epoch seconds at which the ten minutes of the series began."""
     written: int = 0
     """Number of lines written in full."""
     unwritten: list[Line] = field(default_factory=list)
@@ -68,8 +68,8 @@ class Repeats:
                 yield _counted(series)
 
     def get_due_counts(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
-        """Yield the counts of the series whose ten minutes are over. If the loop is ``ending``, yield the counts of
-        all series."""
+        """Yield a counted line for each series whose ten minutes are over or, if the loop is ``ending``, for each
+        series."""
         for key, series in list(self._series.items()):
             if wall < series.began_at + COUNTED_SECONDS and not ending:
                 continue

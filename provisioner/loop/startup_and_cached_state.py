@@ -97,10 +97,10 @@ class CachedIntent:
         return self._state.intent.remove(ids)
 
     def record_generation(self, generation: int) -> None:
-        """Record in intent's lock file the generation that memory has read. Scripts then refuse to write to an older
-        file.
+        """Record in intent's lock file the newest generation, as memory knows it. Scripts then refuse to write to an
+        older file.
 
-        Without this record, each write to an older file would raise the file's generation until it seems current.
+        Without this record, each write to an older file would raise the file's generation until the file seems current.
         Raises StateError.
         """
         if self.newest < generation:
@@ -208,9 +208,10 @@ class Startup:
         return memory
 
     def _is_contradicted(self, memory: Memory, inputs: StartupInputs) -> bool:
-        """Return True if memory is old, because memory lists a request as open whose terminal answer is settled.
+        """Return True if memory is old: a request in intent has a settled terminal answer, but memory lacks this
+        request or still has it as open.
 
-        Return False if intent is old, because its requests may have left memory long ago.
+        Return False if intent is old, because the requests in an old intent may have left memory long ago.
         """
         if inputs.intent.generation < max(inputs.newest, memory.generation):
             return False
@@ -242,18 +243,18 @@ class Startup:
         return self._scripts_clock(intent) - oldest < limits.request_deadline_seconds
 
     def _scripts_clock(self, intent: Intent) -> float:
-        """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds (law: time is an
-        argument).
+        """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds.
 
-        The bound is the newest time in intent plus the age of intent's file, so that no clock of another machine is
-        read.
+        The bound is the newest time in intent plus the age of intent's file. So the clocks of two machines are not
+        compared (law: time is an argument).
         """
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [return_request.created_wall for return_request in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.seconds_since_intent()
 
     def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
-        """Rebuild a memory that is old, because answers to HF may be missing in it. Keep only its usage."""
+        """Return a rebuilt memory in place of an old memory, because answers to HF may be missing in the old memory.
+        Keep only the usage of the old memory."""
         return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
     def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:

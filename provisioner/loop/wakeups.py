@@ -27,8 +27,8 @@ class Wakeups:
         self._count = count
 
     def wake(self, source: Wake) -> None:
-        """Start the next cycle as soon as the pace allows. Safe in a signal handler, because it takes no lock (see
-        ``Latch``)."""
+        """Start the next cycle as soon as the pace allows. This method is safe in a signal handler, because it takes no
+        lock (see ``Latch``)."""
         self._hints.put(source)
 
     def wait(self, seconds: float, poll: float, changed: Callable[[], bool]) -> None:

@@ -28,7 +28,8 @@ class PoolLimits:
     """Seconds for which a machine that ran may be down before it counts as lost. If many machines are down at once,
     they do not count as lost. 0: no limit."""
     early_loss_seconds: float = 300.0
-    """Seconds after the begin of its run in which a machine that ends by itself counts as a failed boot. 0: never."""
+    """Seconds after a machine began to run. A machine that ends by itself within these seconds counts as a failed boot.
+    0: never."""
     spill_after_seconds: float = 180.0
     queue_spill_seconds: float | None = None
     """``spill_after_seconds`` for a machine in a queue of its place. None: the machine stays in the queue."""
@@ -84,7 +85,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The seconds for which a pool gets no creates after a failure."""
+    """The back-off of a pool: the seconds for which the pool gets no creates after a failure."""
 
     first_seconds: float = 5.0
     last_seconds: float = 1800.0
@@ -131,7 +132,8 @@ class Limits:
         return where.price_per_hour if where else None
 
     def template_problem(self, template: str) -> str:
-        """Return why no machine of a template can be made, with the next step; empty if machines can be made."""
+        """Return a text that says why no machine of a template can be made, and what an operator has to do; empty if
+        machines can be made."""
         own = self.templates.get(template)
         if own is None:
             return f"the loop has no template {template}; bring HostFactory's templates file to it"

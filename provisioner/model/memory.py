@@ -18,7 +18,7 @@ class Tries(NamedTuple):
     failed: int = 0
     """Number of slots that failed and used up a try."""
     failure: Failure | None = None
-    """Failure of the last slot. If the last slot only ran out of time, failure of an earlier slot."""
+    """Failure of the last slot that failed. If this slot only ran out of time, the failure of an earlier slot."""
 
 
 UNTRIED = Tries()
@@ -28,10 +28,11 @@ class Observed(NamedTuple):
     """The state of a slot's machine as its place has shown it."""
 
     is_accepted: bool = False
-    """True if a create call succeeded."""
+    """True if a create call for the machine succeeded."""
     was_seen: bool = False
     absent_since: float | None = None
-    """Begin of the first complete snapshot without the machine after it was last seen."""
+    """Moment at which the first complete snapshot without the machine began, counted since the machine was last seen.
+    None: the latest snapshot shows the machine."""
     fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
@@ -63,7 +64,8 @@ class Life(NamedTuple):
     """Moment at which HF was asked to return the machine because of its age or its known end. The machine runs until
     HF returns it."""
     used_from: float | None = None
-    """Begin of the machine's usage, if it differs from ``asked_at`` because the machine waited or came back late."""
+    """Moment at which the machine's usage begins, if it is not ``asked_at``: the machine waited first, or it appeared
+    again after it had counted as gone."""
     is_early_loss: bool = False
     """True if the machine ended by itself soon after it began to run, so that it counts as a failed boot of its
     pool."""
@@ -134,8 +136,8 @@ class Slot(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the machine was lost. A machine that HF returned in time after its end was announced also
-        counts as lost."""
+        """Return whether the machine was lost. A machine whose end was announced, and that HF then returned before its
+        end, also counts as lost."""
         return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.observed.cause is not None)
 
     @property
@@ -156,15 +158,15 @@ class Slot(NamedTuple):
 
     @property
     def trouble(self) -> Failure | None:
-        """Return the failure that keeps the machine from running. Return None while the machine only boots, because
-        each pod has a failure until its containers are ready."""
+        """Return the failure that keeps the machine from running, if any. A pod that only boots has a failure until its
+        containers are ready. This failure is no trouble, so that the result is None."""
         boots = self.verdict is Verdict.OPEN and self.ran_at is None
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
     @property
     def may_cost(self) -> bool:
-        """Return whether a machine that costs money may exist for the slot. After a refused create, a machine may exist
-        until it is proven gone, but it costs nothing."""
+        """Return whether a machine that costs money may exist for the slot. If a create was refused, a machine may
+        exist until it is proven gone, but this machine costs nothing."""
         is_known = self.observed.was_seen or self.observed.is_accepted or self.verdict is not Verdict.FAILED
         return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 
@@ -207,7 +209,8 @@ class RequestRecord:
     is_trimmed: bool = False
     """True if the record may leave the files. The record leaves intent first, and then memory."""
     failed_without_slot: int = 0
-    """Number of machines that were given up untried and have no slot of their own. Other slots contain the reason."""
+    """Number of machines that were given up without a try and that have no slot of their own. The failures of other
+    slots contain the reason."""
 
 
 class ReturnResult(StrEnum):
@@ -228,7 +231,8 @@ class ReturnRecord:
     deadline_at: float
     results: Mapping[str, ReturnResult] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
-    """Names without a slot, each with the begin of the first set of complete snapshots that lacked the name."""
+    """Names without a slot, each with the moment at which the first complete set of snapshots without this name
+    began."""
     sent: Mapping[str, float] = field(default_factory=dict)
     """Names without a slot, each with the moment at which its latest delete was recorded."""
     ended: RequestStatus | None = None
@@ -236,11 +240,11 @@ class ReturnRecord:
     reported_at: float | None = None
     is_trimmed: bool = False
     message: str = ""
-    """Text about the hold that keeps the machines of the return from being deleted; empty if there is none. If the hold
-    was in force at the deadline, the text stays."""
+    """Text about the hold because of which the machines of the return request are not deleted; empty if there is no
+    such hold. If the hold was in force at the deadline, the text stays."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
-    """Reasons why machines were not deleted, by name. A name with a slot gets its reason at the deadline, a name
-    without a slot at any time."""
+    """Reasons why machines were not deleted, by name. For a name with a slot, the reason is recorded at the deadline.
+    For a name without a slot, the reason is recorded at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +256,15 @@ class Window:
     spec: str = ""
     """Fingerprint of the pod spec or instance template to which the window applies."""
     ran: int = 0
-    """Number of slots of the present round that ran."""
+    """Number of machines that began to run in the present round."""
     failed: int = 0
-    """Number of slots of the present round that failed at create or boot."""
+    """Number of machines whose create or boot failed in the present round. A machine for which its place has no room
+    does not count."""
     level: int = 0
     """Number of back-offs in a row; 0 while the pool takes creates."""
     blocked_at: float = 0.0
-    """Begin of the latest back-off. Only a machine that was submitted after this moment can end the back-off."""
+    """Moment at which the latest back-off began. Only a machine that was submitted after this moment can end the
+    back-off."""
     retry_at: float = 0.0
     """Moment before which no create is sent."""
     is_probing: bool = False
@@ -291,10 +297,10 @@ class Brake:
 
 @dataclass(frozen=True, slots=True)
 class Uptime:
-    """The monotonic clock of a host, which cannot be set."""
+    """A reading of a host's monotonic clock. No user can set this clock."""
 
     boot: str
-    """Identity of host and boot. The clock counts from this boot."""
+    """Identity of the host and of its boot. The clock counts the seconds since this boot."""
     seconds: float
 
 
@@ -307,8 +313,8 @@ class Moment:
     wall: float = 0.0
     """Wall clock in epoch seconds. After a restart, the gap by this clock is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
-    """Uptime of the host. If the host has not booted since, the uptime measures the time of the loop's restart, even
-    if the wall clock was set."""
+    """Uptime of the host. If the host has not booted since this moment, the uptime measures the length of the loop's
+    restart, even if the wall clock was set."""
 
     @property
     def ahead(self) -> float:
@@ -337,10 +343,10 @@ class Hosts:
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
     """Machines that were reported to HF and that HF's lists have not named for an hour, each with the moment since
-    which the lists have not named it. A shorter time proves nothing, because HF sends its list in parts."""
+    which the lists have not named the machine. A shorter absence proves nothing, because HF sends its list in parts."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's lists with a name of our shape but without slot and pool, each with the begin of the first complete
-    set of snapshots that lacked it."""
+    """Hosts in HF's lists that have a name of our shape but neither slot nor pool, each with the moment at which the
+    first complete set of snapshots without this host began."""
     lost: tuple[str, ...] = ()
     """Unknown hosts that are missing in two complete sets of snapshots, so that they are reported to HF as lost."""
 
@@ -362,7 +368,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """The time for which machines existed that are now gone."""
+    """The totals of the time for which machines existed. A machine is added when it is gone."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
     """Milliseconds by UTC day, and then by template, pool and account. Older days are summed by pool under an empty

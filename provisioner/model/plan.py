@@ -32,7 +32,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a machine, but only the machine with this ``uid``. If the machine was never seen, ``uid`` is empty."""
+    """Delete a machine, but only the machine with this ``uid``. An empty ``uid`` stands for a machine that was never
+    seen."""
 
     name: str
     pool: str
@@ -41,8 +42,8 @@ class Delete:
     is_forced: bool = False
     """True to delete without a grace period, because the grace period is over and the machine still exists."""
     is_adopted: bool = False
-    """True for a machine of another provider that HF returned and whose name the configuration adopts. Such a machine
-    does not have this provisioner's identity."""
+    """True for a machine of another provider that HF returned to this provisioner and whose name the configuration
+    adopts. Such a machine does not have this provisioner's identity."""
 
 
 Action = Create | Delete
@@ -110,7 +111,7 @@ class Distrusted:
 
     reason: DistrustReason
     since: float
-    """Begin of the first snapshot that gave the reason."""
+    """Moment at which the first snapshot that gave the reason began."""
     until: float
     """A list that begins at this moment or later is trusted again; ``NEVER`` if an operator has to decide."""
     missing: int = 0
@@ -118,7 +119,7 @@ class Distrusted:
     expected: int = 0
     """Number of machines in the pool that HF has or that were reported to HF as running."""
     detail: str = ""
-    """Text that follows the pool's name and shows that the place is wrong."""
+    """End of a sentence that begins with the pool's name and says why the place is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +136,15 @@ class Unmet:
     text: str = ""
     """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None
-    """Moment since which the reason holds, or else since which the machines are wanted. None: the window in memory
-    has the moment."""
+    """Moment since which the reason holds or, if this is unknown, since which the machines are wanted. None: the moment
+    is in the window of the pool and template in memory."""
     next_try_at: float | None = None
     """Moment at which the next try begins. None: as soon as the reason is gone."""
     spills_to: str = ""
     """The next pool to request the machines from; empty if no pool has room."""
     spills_at: float | None = None
-    """Moment at which ``spills_to`` may be used. None: as soon as it takes the machines."""
+    """Moment from which the machines may be requested from ``spills_to``. None: as soon as this pool takes the
+    machines."""
     behind: str = ""
     """Request that is served first and waits for the same pool and template; empty if there is none."""
     bound: int | None = None
@@ -160,7 +162,7 @@ class Plan:
     """The actions of one cycle, and the memory that must be durable before the first action."""
 
     memory: Memory
-    """The memory to record. If the plan changes nothing, it is the same object as before."""
+    """The memory to record. If the plan changes no part of memory, this is the object from which the plan was made."""
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     transitions: tuple[Transition, ...] = ()

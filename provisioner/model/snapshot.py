@@ -105,23 +105,23 @@ class MachineEnd(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Return whether the machine is proven gone. If the place gave neither cause nor words, the machine may only
-        have strayed."""
+        """Return whether the machine is proven gone. If the place gave neither a cause nor words, the machine may still
+        exist, because it may have strayed."""
         return self.cause is not LossCause.UNKNOWN or self.failure is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A complete view of one pool. If an observation fails, it raises an error, and there is no snapshot (law: a
-    failed observation is not an empty observation)."""
+    """A complete view of one pool. An observation that fails returns no snapshot but raises an error (law: a failed
+    observation is not an empty observation)."""
 
     pool: str
     began_at: float
-    """Begin of the observation. The snapshot shows every change before this moment, except changes within the
-    backend's lag."""
+    """Moment at which the observation began. The snapshot shows every change before this moment, except changes within
+    the backend's lag."""
     machines: Mapping[str, Machine]
-    """This provisioner's machines by name. If they have not changed, the mapping is the same object as in the previous
-    snapshot."""
+    """This provisioner's machines, by name. If no machine has changed, the mapping is the same object as in the
+    previous snapshot."""
     foreign: frozenset[str] = frozenset()
     """Names in ``asked`` that exist at the place but do not have our identity."""
     spec: str = ""
@@ -130,8 +130,8 @@ class Snapshot:
     """Names for which this observation asked the place. For any other name, the snapshot only shows whether a machine
     with our identity has this name."""
     ends: Mapping[str, MachineEnd] = field(default_factory=dict)
-    """Machines, by name, that ended and have nothing left to delete, including machines that existed only between two
-    observations. If a name is also in ``machines``, its machine exists."""
+    """Ends of machines that have left no leftovers, by the machine's name. They include machines that existed only
+    between two observations. If a name is also in ``machines``, its machine exists."""
     doubles: Mapping[str, tuple[Machine, ...]] = field(default_factory=dict)
     """Other live objects of a name in ``machines``, from a place that does not keep names unique. Each has a uid."""
     problems: tuple[str, ...] = ()
@@ -145,13 +145,13 @@ class Snapshot:
     wall: float | None = None
     """Time by the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed_at: float | None = None
-    """Begin of the list on which this snapshot is based. Changes that a watch has added since are newer. None: the
-    list began with the observation."""
+    """Moment at which the list on which this snapshot is based was started. If a watch follows the list, the snapshot
+    also contains the later changes that the watch reported. None: the list was started when the observation began."""
 
     @property
     def confirmed_at(self) -> float:
-        """Return the begin of the list on which the snapshot is based. The place itself confirmed the content at
-        that time."""
+        """Return the moment at which the list on which the snapshot is based was started. For any later moment the
+        place itself has not confirmed the content."""
         return self.began_at if self.listed_at is None else self.listed_at
 
     @property
@@ -171,7 +171,7 @@ class ObservationFailed:
 
     @property
     def log_fields(self) -> dict[str, Any]:
-        """Return the failure as fields of log lines and JSON documents."""
+        """Return the failure of the observation as fields of log lines and JSON documents."""
         return {**self.failure.log_fields}
 
 
@@ -213,11 +213,11 @@ class HfActivity:
     last_list_at: float = 0.0
     """Moment at which the latest list was noticed."""
     started_at: float = 0.0
-    """Moment at which this process began to notice calls. If HF was away since then, ``since`` is later."""
+    """Moment at which this process began to notice calls. ``since`` is later if HF has been away after this moment."""
 
     @property
     def news(self) -> tuple[object, ...]:
-        """Return a key that changes if HF's calls contain news. A list that is repeated within ``NEWS_SECONDS`` does
-        not change the key."""
+        """Return a key that changes if HF polls a new id, reads a terminal answer, lists other hosts, or calls after a
+        silence. While HF calls, the key also changes every ``NEWS_SECONDS``."""
         counted = len(self.polled_at), self.last_call_at // NEWS_SECONDS
         return self.read_ids, self.inventory, self.since, self.started_at, *counted

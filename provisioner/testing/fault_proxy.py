@@ -136,7 +136,7 @@ class FaultProxy:
             self._calm.set()
 
     def cut(self) -> None:
-        """Close all open connections. New connections are accepted."""
+        """Close all open connections. New connections are accepted as before."""
         with self._lock:
             for client in self._clients:
                 with contextlib.suppress(OSError):

@@ -64,29 +64,30 @@ class Place(ABC):
     # --- the suite's methods ------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the next moment of loop time."""
+        """Return the next moment of loop time, later than at the previous call."""
         return next(self._times)
 
     def create_of(self, number: int, template: str = "small") -> Create:
-        """Return the create of one slot."""
+        """Return the create of the slot with this number."""
         return Create(machine_name(PREFIX, REQUEST, number), self.pool, template, REQUEST)
 
     def create(self, *numbers: int) -> list[Outcome]:
-        """Create the machines of these slots."""
+        """Create the machines of the slots with these numbers, and return the outcomes."""
         return self.backend.create([self.create_of(number) for number in numbers], always)
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
-        """Delete one machine."""
+        """Delete one machine, and return the outcome. An empty ``uid`` stands for a machine that was never seen."""
         delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, is_forced=force, is_adopted=adopted)
         (outcome,) = self.backend.delete([delete], always)
         return outcome
 
     def observe(self, names: Collection[str] = ()) -> Snapshot:
-        """Return a snapshot of the pool."""
+        """Return a snapshot of the pool. ``names``: names for which the observation asks the place."""
         return self.backend.observe(self.now(), dict.fromkeys(names, ""))
 
     def until_seen(self, name: str, phase: Phase = Phase.RUNNING) -> Machine:
-        """Wait until the machine is in this phase. Return the machine."""
+        """Wait until an observation shows the machine in this phase. Return the machine. Raises AssertionError after
+        ``patience``."""
 
         def seen() -> Machine | None:
             machine = self.observe().machines.get(name)
@@ -104,8 +105,8 @@ class Place(ABC):
 
     @abstractmethod
     def another(self) -> Backend:
-        """Return a second backend of the pool, as for a successor or an operator's tool. The place closes this
-        backend."""
+        """Return a second backend of the same pool, like the backend of a successor or of an operator's tool. The place
+        closes this backend."""
 
     @abstractmethod
     def present(self) -> list[str]:
@@ -125,13 +126,13 @@ class Place(ABC):
         return None
 
     def other_provisioner(self) -> Backend | None:
-        """Return the backend of another provisioner's pool, which has the same name as ours. Return None if two
-        provisioners cannot share a place."""
+        """Return a backend that belongs to another provisioner and whose pool has the same name as ours. Return None if
+        two provisioners cannot share a place."""
         return None
 
     def environment(self, name: str) -> Mapping[str, str] | None:
-        """Return the environment in which a running machine was started. Return None if the host has the machine's
-        name, or if the place does not show environments."""
+        """Return the environment in which a running machine was started. Return None if the place does not show
+        environments, or if each machine is a host that has its name anyway."""
         return None
 
     # --- actions of others --------------------------------------------------------------------------------------------
@@ -142,12 +143,12 @@ class Place(ABC):
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
-        """Make a machine as another user. It is equal to the machine ``name``, with all marks that make a machine ours,
-        except for its name ``as_name``."""
+        """As another user, make a machine named ``as_name`` that equals the machine ``name`` in all else, also in the
+        labels or comments that make a machine ours."""
 
     @abstractmethod
     def stray(self, name: str) -> None:
-        """Remove the marks that make a machine ours."""
+        """Remove from a machine the labels or comments that make it ours, so that the machine has strayed."""
 
     def remove_stray(self, name: str) -> None:
         """Delete a strayed machine as an operator. Implement this only if the backend may not delete strayed
@@ -222,5 +223,5 @@ class Place(ABC):
 
 
 def always() -> bool:
-    """Return True, because a test's time is never over."""
+    """Return True as ``may_start``: a test never ends the time in which calls may start."""
     return True

@@ -1,4 +1,4 @@
-"""Wait for a condition with a deadline, so that no test sleeps."""
+"""Wait for a condition, up to a deadline. So no test has to sleep for a fixed time."""
 
 from __future__ import annotations
 

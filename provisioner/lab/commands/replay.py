@@ -1,4 +1,4 @@
-"""The command ``provisioner replay``: make the recorded calls of HostFactory again to the scripts."""
+"""The command ``provisioner replay``: call the scripts again, as recorded calls of HostFactory called them."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from provisioner.lab.virtual.scenario_choice import Chosen
 
 SEEDS = 5
-"""The default number of seeds, which shows how much the numbers vary, and takes little time. Tests judge the laws over
-hundreds of seeds."""
+"""Default number of seeds. Five runs show how much the measured numbers vary, and take little time. Tests judge the
+laws over hundreds of seeds."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -123,8 +123,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, ordered by scenario. So the picture of a scenario can be drawn as soon as its last run has
-    ended."""
+    """Return the runs, ordered by scenario, so that the picture of a scenario can be drawn as soon as the scenario's
+    last run has ended."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -139,9 +139,9 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 
 
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
-    """Return a function that draws the picture of a scenario. If there is no directory, the function draws nothing.
+    """Return a function that draws the picture of a scenario. If ``directory`` is None, the function draws nothing.
 
-    The directory is made and tested now, before the runs. Raises UsageError if it cannot be used.
+    The directory is made and tested at once, before the runs. Raises UsageError if the directory cannot be used.
     """
     if directory is None:
         return lambda report, scenario: None

@@ -33,11 +33,12 @@ PHASES = {"pending": Phase.PENDING, "starting": Phase.PENDING, "running": Phase.
 """Phase of each state of a job that has not ended. A state that is not in the table fails the observation."""
 
 REFUSALS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
-"""Reasons of pending jobs for which another pool shall make the machine, each with its error class. Any other reason is
-a normal wait."""
+"""Error class for each reason why a pending job will not start soon, so that another pool shall make the machine. Any
+other reason of a pending job is a normal wait."""
 
 CAUSES = {"preempted": LossCause.PREEMPTED, "host failed": LossCause.NODE, "time limit": LossCause.EXPIRES}
-"""Causes of ends, by the place's words. Any other end counts as an exit."""
+"""Cause of a job's end, by the place's words for the end. If the words are not in the table, the job counts as
+exited."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class Job:
     mark: str
     """A text that only we write, e.g. into the job's comment, and that makes the job ours."""
     submitted: int
-    """Time of the submission in epoch seconds. The place uses numbers again, so the number alone does not identify a
-    job."""
+    """Time of the submission in epoch seconds. The place gives the number of an old job to a new job, so the number
+    alone does not identify a job."""
     state: str = "running"
     words: str = ""
     """The place's reason why the job waits or has ended."""
@@ -76,7 +77,8 @@ class Client:
         self.all: dict[int, Job] = {}
 
     def jobs(self) -> list[Job]:
-        """Return all jobs, the oldest first, also jobs of others if they can have our names."""
+        """Return all jobs, the oldest first. Include the jobs of other users if other users can make jobs with our
+        names."""
         with self._lock:
             return sorted(self.all.values(), key=lambda job: job.submitted)
 
@@ -115,7 +117,7 @@ class SkeletonBackend:
         self._client.close()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return a snapshot of one list."""
+        """Return a snapshot that is made from one list of the place's jobs."""
         divided = divide(self._jobs_by_name(), sought, self)
         if divided.machines != self._machines:
             self._machines = divided.machines
@@ -152,7 +154,7 @@ class SkeletonBackend:
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended if only its record is left; None if the job exists."""
+        """Return the end of a job of which only the record is left; None if the job still exists."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 

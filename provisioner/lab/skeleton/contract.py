@@ -30,11 +30,12 @@ class FaultyClient(Client):
 
     submits = 0
     refusal: ErrorClass | None = None
-    """Error that refuses each create; None: creates are accepted."""
+    """Error with which each create is refused; None: creates are accepted."""
     silence: ErrorClass | None = None
-    """Error of each call, which then has no effect; None: calls are answered."""
+    """Error of each call. A call with this error has no effect. None: calls get responses."""
     loss: ErrorClass | None = None
-    """Error of each create and delete, which takes effect all the same; None: responses arrive."""
+    """Error of each create and delete, whose response is lost: the call takes effect all the same. None: responses
+    arrive."""
     state, words = "running", ""
     """State and words of jobs that are submitted."""
 

@@ -1,5 +1,5 @@
-"""The kind ``skeleton``, as the entry point names it. If the configuration has no pool of this kind, no client is
-imported."""
+"""The module that the entry point of the kind ``skeleton`` names. If the configuration has no pool of this kind, no
+client is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from provisioner.schema.setting_types import Site
 
 
 class Skeleton(Kind[SkeletonPool]):
-    """The kind. ``provisioner.backends.kind.Kind`` describes what else a kind may have, e.g. checks of the settings."""
+    """The kind ``skeleton``. ``provisioner.backends.kind.Kind`` describes what else a kind may have, e.g. checks of the
+    settings."""
 
     name: ClassVar = "skeleton"
     pool = SkeletonPool

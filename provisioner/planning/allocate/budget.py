@@ -18,8 +18,8 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import Cell, find_present_spans, get_month
 
 TOLERANCE = 1e-6
-"""Fraction of a machine that is added before affordable machines are rounded down, because prices have rounding errors.
-For example, ten machines at 0.1 must fit into a budget of 1."""
+"""Fraction of a machine that is added to the affordable number of machines before this number is rounded down, because
+prices have rounding errors. For example, ten machines at 0.1 must fit into a budget of 1."""
 
 
 def has_prices(limits: Limits) -> bool:
@@ -54,7 +54,7 @@ def get_month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> 
 
 
 class BudgetLeft:
-    """The number of machines that the budget still pays for while a plan requests more machines."""
+    """Counter of the machines that the budget still pays for while a plan requests more machines."""
 
     def __init__(self, draft: Draft, occupied: Mapping[tuple[str, str], int]) -> None:
         """Store the machines that count against the budget.
@@ -83,14 +83,15 @@ class BudgetLeft:
 
     @cached_property
     def _refused(self) -> Counter[tuple[str, str]]:
-        """Return the number of slots whose create was refused, by pool and template. ``occupied`` counts these slots
-        until they are proven gone, but they cost nothing."""
+        """Return the number of slots whose create was refused, by pool and template. ``occupied`` counts a slot until
+        its machine is proven gone, but after a refused create the slot costs nothing."""
         slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
         return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and not one.may_cost])
 
     @cached_property
     def _month_is_spent(self) -> bool:
-        """Return whether this month's budget is used up. If so, ask for a plan at the begin of the next month."""
+        """Return whether this month's budget is used up. If the budget is used up, ask for a plan at the start of the
+        next month."""
         draft, most = self._draft, self._draft.limits.budget.per_month
         if most is None or get_month_cost(draft.before, draft.limits, draft.now, draft.ahead) < most:
             return False

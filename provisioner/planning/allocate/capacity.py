@@ -74,7 +74,10 @@ class Capacity:
             self.in_pool.update(names)
 
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
-        """Count the slots of one request whose machines may exist."""
+        """Count those slots of one request whose machines may exist.
+
+        ``trials``: pools and templates that early losses closed. In these pools, running machines count as probes, too.
+        """
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
             if slot.ran_at is None:
@@ -99,7 +102,7 @@ class Capacity:
         )
 
     def count_opened(self, slot: Slot, template: str, machines: int) -> None:
-        """Count new slots. ``machines``: their number; all are like ``slot``."""
+        """Count ``machines`` new slots, which all have the pool and the state of ``slot``."""
         self.occupied[slot.pool, template] += machines
         self.in_pool[slot.pool] += machines
         self.desired[template] += machines
@@ -160,7 +163,8 @@ class Capacity:
         return slot.pool in self.busy
 
     def room(self, pool: str, template: str) -> Room:
-        """Return how many further machines of the template the pool takes now, and why not more."""
+        """Return how many further machines of the template the pool takes now, and the reason why the pool takes no
+        more."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.is_paused:
@@ -226,8 +230,8 @@ def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | No
 
 
 def find_pool_failure(draft: Draft, pool: str, template: str) -> Failure | None:
-    """Return why a pool makes no machine of a template: the loop cannot observe the pool, or the pool backs off from
-    a failure. Return None if neither is the case."""
+    """Return the failure because of which a pool makes no machine of a template: the loop cannot observe the pool, or
+    the pool backs off from a failure. Return None if neither is the case."""
     if pool not in draft.snapshots:
         return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
     return draft.window(pool, template).failure

@@ -37,8 +37,9 @@ from provisioner.planning.core.slots import (
 )
 
 MOST_LINES = 1000
-"""Maximum number of machines without a try that get a slot each to report why they cannot be made. If there are more,
-one slot stands for all, because HF may request a hundred thousand machines."""
+"""Maximum number of failed slots for machines that were never tried. Each of these slots reports to HF why its machine
+cannot be made. If there are more such machines, one slot stands for all of them, because HF may request a hundred
+thousand machines."""
 
 SLOW = Failure(ErrorClass.OTHER, "The machine did not run in time; another pool was tried.")
 
@@ -50,7 +51,7 @@ NO_NUMBERS = Failure(
 def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
     """Request the missing machines as far as pools, windows and caps allow. Fail the machines that can never be made.
 
-    ``over_message``: the end of a sentence that names the time limit of the request; empty while the request has time.
+    ``over_message``: the end of a sentence that names the time limit that has passed; empty while the request has time.
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
@@ -152,8 +153,8 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Request machines from the template's pools in the template's order. Defer the machines that are left, at the pool
-    for which they wait or else at the first pool."""
+    """Request machines from the template's pools in the template's order. Record the machines that are left as
+    deferred: at the pool for which they wait or, if they wait for no pool, at the first pool."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -188,7 +189,8 @@ def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], f
     """Open slots that fail without a create, so that HF can read a reason for each missing machine.
 
     A machine with a failed try keeps the reason of that try; the other machines get ``failure``. ``wanted`` begins with
-    the machines without a try. If these are more than ``MOST_LINES``, one slot stands for all of them.
+    the machines that were never tried. If more than ``MOST_LINES`` machines were never tried, one slot stands for all
+    of these machines.
 
     If too few slot numbers are left, one slot stands for all machines; if no number is left, the request's message
     gives the reason.
@@ -215,7 +217,8 @@ def _new_slots(
 ) -> list[Slot]:
     """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
 
-    The caller has checked ``count_free_numbers``, so each number fits into the field of a name.
+    The caller has compared ``count_free_numbers`` with the number of machines, so that the field for the slot in a name
+    is wide enough for each number.
     """
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update_record(record.id, next_slot=first + len(wanted))

@@ -42,8 +42,8 @@ LISTS_GATHER = 3600.0
 parts, and each absence recorded too early would cost a write of memory."""
 
 MADE_BY_ANOTHER = "have no request and are younger than this loop: another provisioner has the same id and name prefix"
-"""End of the sentence about orphans that are younger than this loop, so that they cannot be left over from lost
-files."""
+"""End of the sentence about orphans that are younger than this loop. Lost files cannot explain such orphans, because
+this loop has not made them."""
 
 UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine any more.")
 
@@ -199,7 +199,8 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
-    Only time in which HF lists its machines counts. After a break in HF's lists, the time of each machine starts again.
+    Only time in which HF sends lists counts. If HF's lists stop for a while, the time of each machine starts again at
+    0.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}

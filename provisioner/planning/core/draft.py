@@ -65,7 +65,8 @@ CHANGING = ("requests", "returns", "windows", "orphans", "hosts", "places", "usa
 
 
 class Draft:
-    """A working copy of memory, with all other decisions of a plan."""
+    """A working copy of memory, with the plan's other decisions: creates, deletes, deferrals and the next plan's
+    time."""
 
     def __init__(
         self,
@@ -181,8 +182,8 @@ class Draft:
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
-        """Return the end of a machine in loop time. ``expires``: the end by the clock of the machine's place. Return
-        None if the end is unknown or the pool is not observed."""
+        """Return the moment in loop time at which the place will end a machine. ``expires``: this moment in epoch
+        seconds by the place's clock. Return None if the moment is unknown or the pool is not observed."""
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
@@ -219,8 +220,8 @@ class Draft:
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
         """Latch the brake, so that orphans are not deleted until an operator releases the brake (law: the brake).
 
-        If the brake is already latched, its first reason stays. But an identity conflict replaces too many orphans,
-        because another provisioner explains the orphans.
+        If the brake is already latched, its first reason stays, with one exception: IDENTITY_CONFLICT replaces
+        TOO_MANY_ORPHANS, because the other provisioner explains why there are too many orphans.
         """
         is_explained = reason is BrakeReason.IDENTITY_CONFLICT and self.brake is not None
         if self.brake is None or (is_explained and self.brake.reason is BrakeReason.TOO_MANY_ORPHANS):
@@ -240,7 +241,7 @@ class Draft:
 
     @property
     def closes(self) -> list[Transition]:
-        """Return those changes so far that closed a slot."""
+        """Return the changes of slots so far, but only those changes that closed a slot."""
         return [one for one in self._transitions() if one.is_closed]
 
     def _transitions(self) -> Iterator[Transition]:

@@ -40,14 +40,15 @@ LAST = date.max.toordinal()
 
 
 class Span(NamedTuple):
-    """Begin and end of a machine, in loop time."""
+    """The time for which a machine existed: its start and its end in loop time."""
 
     begin: float
     end: float
 
     @property
     def milliseconds(self) -> int:
-        """Return the length of the span, which is negative if the last observation began before the machine existed."""
+        """Return the length of the span in milliseconds. The length is negative if the last observation began before
+        the machine existed."""
         return round((self.end - self.begin) * 1000)
 
 
@@ -167,8 +168,8 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def get_month(wall: float) -> tuple[str, float, float]:
-    """Return the month of a wall clock time in UTC: the first characters of its dates (``2026-11-``), its begin and its
-    end in epoch seconds."""
+    """Return the calendar month (UTC) of a moment in epoch seconds: the first characters of the month's dates
+    (``2026-11-``), and the month's start and end in epoch seconds."""
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)

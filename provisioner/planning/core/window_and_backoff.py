@@ -2,11 +2,11 @@
 
 The window grows with each machine that runs, and is halved if most machines of a round fail.
 
-* The number of results in a round is the size of the window when the round began, at most ``ROUND``. Machines that
-  failed in the round count as pending until the round ends, so that an unproven pool never gets more requests than the
-  window.
+* A round is complete when as many of its machines have run or failed as the window allowed at the round's start, but at
+  most ``ROUND``. Machines that failed in the round count as pending until the round is complete, so that an unproven
+  pool never gets more requests than the window.
 * If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
-  lost so early, only one machine is requested at a time until one outlives its first minutes.
+  lost so early, the window closes: only one machine is requested at a time until a machine outlives its first minutes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from provisioner.model import ErrorClass, Failure, Limits, PoolLimits, Window
 
 ROUND = 100
-"""Largest number of results in a round, so that even a wide window closes after this many results if most of them are
-failures."""
+"""Largest number of machines that run or fail in one round. So even a wide window is halved after at most this many
+machines if most of them fail."""
 
 GROWTH = 2
 """Number of machines by which the window grows for each machine that runs. So the window of an unproven pool triples in
@@ -46,8 +46,8 @@ def get_pending_limit(window: Window) -> int:
 def room(window: Window, pending: int, probes: int) -> int:
     """Return how many more machines may be requested.
 
-    ``pending``: the number of requested machines that do not run yet. ``probes``: how many of these were requested
-    after the back-off began.
+    ``pending``: the number of requested machines that do not run yet. ``probes``: the number of machines that were
+    requested after the back-off began and have not yet proven that the pool works.
     """
     if window.is_probing:
         return max(0, 1 - probes)
@@ -118,10 +118,10 @@ def after_outlived(window: Window, submitted: float) -> Window:
 def after_failure(
     window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
 ) -> Window:
-    """Return the window after a create failed. With ``boot``, the create was accepted and the machine failed later.
+    """Return the window after a create failed or, with ``boot``, after a machine failed whose create was accepted.
 
-    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create
-    that was sent before the back-off began does not start another back-off.
+    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create that was
+    sent before the back-off began does not start another back-off.
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     is_older = window.level > 0 and submitted < window.blocked_at
@@ -178,18 +178,18 @@ def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) ->
 
 
 def _end_back_off(window: Window) -> Window:
-    """Return the window with its back-off ended. If early losses closed the window, only the wait until the next create
-    ends, and the pool gets one machine at a time until a machine outlives its first minutes."""
+    """Return the window after the end of its back-off. If early losses closed the window, creates may be sent again,
+    but the pool gets one machine at a time until a machine outlives its first minutes."""
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
     return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
-    """Return the window. If its round has all results, begin a new round; if most of the old round failed, halve the
-    window and back off.
+    """Return the window, with a new round if the present round is complete. If most machines of the complete round
+    failed, the window is halved and backs off.
 
-    While the window is probing, only the probe decides about the back-off.
+    While the window is probing, a complete round starts no back-off, because only the probe decides.
     """
     began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
     if window.ran + window.failed < began_with:

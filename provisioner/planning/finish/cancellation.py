@@ -36,7 +36,7 @@ from provisioner.planning.finish.returns import report_unread_as_failed
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
     """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
-    the request. An operator counts as knowing each answer.
+    the request. The answer to an operator's own request counts as known at once.
 
     The answer to a return also counts as known if HF never asks for this answer. This happens if HF killed the script
     before the script printed the return's id, because then HF does not know the id.
@@ -56,7 +56,8 @@ def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecor
 
 
 def _silent_seconds(activity: HfActivity, id_: str, since: float) -> float:
-    """Return the seconds in which HF has made other calls but has not asked for this id."""
+    """Return the seconds since ``since`` in which HF has made other calls but has not asked for the answer to this
+    id."""
     return activity.last_call_at - max(activity.polled_at.get(id_, 0.0), activity.since, since)
 
 
@@ -78,7 +79,7 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
     """Return whether HF has forgotten a request. ``silence``: seconds in which HF has made other calls but has not
-    asked for the request. A request whose terminal answer HF has read is not forgotten, nor one of an operator."""
+    asked for the request. HF cannot forget a request of an operator, or a request whose terminal answer HF has read."""
     is_known = record.reported_at is not None or record.rc_account == OPERATOR_ACCOUNT
     return (
         not (is_known or record.message == CANCELLED_MESSAGE or record.is_trimmed)

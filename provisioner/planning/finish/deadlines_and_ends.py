@@ -28,8 +28,7 @@ this time."""
 
 
 def format_time_over(draft: Draft, record: RequestRecord) -> str:
-    """Return the end of a sentence that names the time limit that has passed. The text is empty while the request
-    has time."""
+    """Return the end of a sentence that names the time limit that has passed; empty while the request has time."""
     draft.wake_at(record.deadline_at)
     if draft.now >= record.deadline_at:
         return "before the request's deadline"

@@ -44,8 +44,8 @@ def retire_machines(draft: Draft) -> None:
 
 
 def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
-    """Retire the machines that are due, the earliest first, until ``most`` machines are retiring and not yet
-    returned."""
+    """Retire the machines that are due, the earliest first. At most ``most`` machines may be retiring at a time; a
+    machine that HF has returned no longer counts. A machine whose end is near retires in any case."""
     reported = [record for record in records if record.reported_at is not None]
     succeeded = [slot for record in reported for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.life.retiring_at is not None for slot in succeeded)
@@ -63,8 +63,8 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
 
 
 def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Retirement]:
-    """Yield a retirement for each machine that may retire, if its pool is observed and the machine has no notice. A
-    machine that has retired for its age is yielded again for its known end."""
+    """Yield a retirement for each machine that may retire: its pool is observed, and the machine has no notice of its
+    end. A machine that is already retiring because of its age is yielded again when its known end is near."""
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue

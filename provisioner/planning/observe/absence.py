@@ -71,8 +71,8 @@ def _expected_since(slot: Slot) -> float:
 
 
 def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: EarlyLosses) -> None:
-    """Give up the machines that have been down for too long. In a pool where many machines are down at once, keep
-    them."""
+    """Give up the machines that have been down for too long. If many machines of a pool are down at once, give up no
+    machine of this pool."""
     if not slots:
         return
     down = Counter(slot.pool for _, slot in slots)

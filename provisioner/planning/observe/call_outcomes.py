@@ -30,9 +30,10 @@ RETRY_DELETE = 10.0
 def apply_outcomes(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
 ) -> Plan:
-    """Return a plan without actions: the memory after the outcomes of batches, and the changes.
+    """Return a plan without actions. The plan has the memory after the outcomes of batches, and the changes of slots
+    and windows.
 
-    ``unsent``: actions that were planned but not sent, so that their record in memory is undone.
+    ``unsent``: actions that were planned but not sent. The plan undoes what memory recorded about these actions.
     """
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:

@@ -1,8 +1,9 @@
 """Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
 failed boot of its pool.
 
-The life of a machine, in loop time, begins with the plan that first saw the machine run. The life ends with the
-observation that first showed its end, even if no observation was made in between.
+The life of a machine is measured in loop time. It begins with the plan that first saw the machine run, and ends with
+the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments are
+late.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from provisioner.planning.core.draft import SOON, Draft
 from provisioner.planning.core.slots import find_machine
 
 EXTERNAL_CAUSES = frozenset(LossCause) - {LossCause.EXITED, LossCause.UNKNOWN}
-"""Causes of an end that lie outside the machine, so that the end does not count as a failed boot. An end with an
-unknown cause counts as one."""
+"""Causes of an end that lie outside the machine. An end with such a cause does not count as a failed boot. An end with
+an unknown cause counts as a failed boot."""
 
 EXPIRY_TOLERANCE = 60.0
 """Seconds by which a machine may end before its known end and still count as ended by its place."""
@@ -44,13 +45,13 @@ class EarlyLosses:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._news: dict[Key, list[tuple[float, Failure]]] = {}
-        """Moment of the create, and failure, of each machine that was newly lost, by pool and template."""
+        """By pool and template: the moment of the create, and the failure, of each machine that was newly lost."""
 
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """Return the slot and the failure of a machine that ended. If the machine was lost early, the returned slot and
-        failure say so.
+        """Return the slot and the failure of a machine that ended. If the machine was lost early, the returned slot is
+        marked as an early loss, and the text of the failure begins with this fact.
 
         ``ended``: moment at which the observation that shows the end began.
         """
@@ -116,7 +117,8 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
     """Return whether a machine came to its known end. If an observation has shown a cause, the cause decides. If not,
-    ``seen`` (the begin of the first observation without the machine) must be near or after the known end."""
+    ``seen`` (the moment at which the first observation without the machine began) must be near or after the known
+    end."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires_at)

@@ -123,7 +123,8 @@ def _is_still_pending(slot: Slot, machine: Machine) -> bool:
 
 
 def _get_queue(known: Observed) -> tuple[int, str] | None:
-    """Return the begin and the reason of the wait in a queue as last seen; None if the machine was not queued."""
+    """Return when the wait in a queue began (epoch seconds by the place's clock) and the reason of the wait, as last
+    seen; None if the machine was not queued."""
     return (known.queued_since, known.queue_reason) if known.is_queued else None
 
 

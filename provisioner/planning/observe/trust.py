@@ -48,8 +48,9 @@ APPEARED_SECONDS = HOUR
 more orphans in this time."""
 
 YOUNGER_SECONDS = 3.0
-"""Seconds that are added to the loop's start and the pool's lag. A machine that was made later cannot come from the
-previous loop. The margin covers the previous loop's last create, and places whose clock has whole seconds."""
+"""Margin in seconds. A machine that was made after the loop's start plus the pool's lag plus this margin cannot come
+from the previous loop. The margin covers the previous loop's last create, and clocks of places that count whole
+seconds."""
 
 SNAPSHOTS = 2
 """Number of snapshots that must show new orphans. A single snapshot may show the late effect of one call."""
@@ -82,7 +83,7 @@ def judge_snapshots(draft: Draft) -> None:
 
 
 def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distrusted]:
-    """Return, by pool, why snapshots are distrusted. Change nothing.
+    """Return, by pool, why snapshots are distrusted. The draft is not changed.
 
     ``places``: the place of each pool's machines.
     """
@@ -144,8 +145,8 @@ def confirm_seconds(limits: PoolLimits) -> float:
 
 
 def needs_later_list(draft: Draft, slot: Slot) -> bool:
-    """Return whether the loss of a machine in a distrusted pool needs a later list as proof. If so, ask for a plan
-    at that time."""
+    """Return whether the loss of a machine in a distrusted pool needs a later list as proof. If so, ask for a plan at
+    the moment at which such a list may begin."""
     distrusted = draft.distrusted.get(slot.pool)
     if distrusted is None:
         return False
@@ -199,7 +200,7 @@ def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[in
 
 
 def _find_unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:
-    """Return the machines in a snapshot whose requests are unknown."""
+    """Return the names of those machines in a snapshot whose requests are unknown."""
     names = ((name, split_name(draft.limits.prefix, name)) for name in snapshot.machines)
     return frozenset(name for name, parts in names if parts is None or parts[0] not in draft.requests)
 
@@ -225,8 +226,8 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 
 def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> dict[str, str]:
-    """Note the new orphans, latch the brake if further orphans keep appearing, and return the new orphans that are
-    surely younger than this loop. ``unknown``: the pool of each orphan.
+    """Note the new orphans, and latch the brake if further orphans keep appearing. Return the new orphans that are
+    surely younger than this loop, with the pool of each. ``unknown``: the pool of each orphan.
 
     If our files were lost, one snapshot may show many machines without a request. If later snapshots show further
     machines without a request, another provisioner makes these machines.
@@ -251,8 +252,8 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
 def _judge_age(draft: Draft, activity: HfActivity, name: str, pool: str, is_explained: bool) -> bool | None:
     """Return whether an orphan was made after this loop's start, by the clock of its place; None if unknown.
 
-    Latch the brake if the orphan was made between the last write of memory and the start. Memory is then an old copy,
-    because a slot is recorded before its machine is made.
+    Latch the brake if the orphan is new (not ``is_explained``) and was made between the last write of memory and the
+    start. Memory is then an old copy, because a slot is recorded before its machine is made.
     """
     snapshot = draft.snapshots[pool]
     launched = snapshot.machines[name].launched

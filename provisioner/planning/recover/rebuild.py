@@ -87,7 +87,8 @@ class RecoveryInputs:
 
 @dataclass(frozen=True, slots=True)
 class _SlotInputs:
-    """Existing machines, names that HF returned, and the time at which slots are made."""
+    """Inputs for making the slots of a rebuilt memory: existing machines, names that HF returned, and the present
+    time."""
 
     seen: Mapping[str, tuple[str, Machine]]
     """The pool and the machine of each name in the snapshots."""
@@ -100,8 +101,8 @@ class _SlotInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return the pools whose snapshots are not trusted yet, because the snapshots have lacked too many of HF's machines
-    since the moment ``since``."""
+    """Return, by pool, why snapshots are not trusted yet: since the moment ``since``, the snapshots of all pools
+    together have lacked too many of HF's machines."""
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):
@@ -222,15 +223,15 @@ def _entry(machine: Machine) -> Mapping[str, Any]:
 
 
 def _get_returned(inputs: RecoveryInputs) -> Set[str]:
-    """Return the machines of all returns: those in intent, and those in reported answers whose return intent has
-    lost."""
+    """Return the names of the machines in all return requests: those in intent, and those that intent has lost but
+    whose answers were reported to HF."""
     answers = (json.loads(answer.text) for id_, answer in inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX))
     reported = {entry["name"] for answer in answers for entry in answer["machines"]}
     return reported | {name for request in inputs.intent.returns.values() for name in request.names}
 
 
 def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:
-    """Return the machines that were reported to HF as succeeded."""
+    """Return the names of the machines that were reported to HF as succeeded."""
     answers = (json.loads(answer.text) for id_, answer in answers_by_id.items() if not id_.startswith(RETURN_ID_PREFIX))
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 

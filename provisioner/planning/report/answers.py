@@ -157,7 +157,7 @@ def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
 
 
 def find_unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
-    """Return the machines that were reported to HF and that HF's lists have not named for a day."""
+    """Return the slots of the machines that were reported to HF and that HF's lists have not named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := find_slot(memory.requests, prefix, name)) is not None]
 

@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
 
 def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
-    """Return the refused machines that are still requested, by name.
+    """Return the refusal of each refused machine that is still requested, by the name of the machine.
 
     A pod that fits on no node counts as refused only after its place has reported that it cannot add a node.
     """
@@ -46,10 +46,10 @@ def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> 
 def find_new_refusals(
     transitions: Iterable[Transition], waited_before: Mapping[str, Refusal], waiting_now: Mapping[str, Refusal]
 ) -> Iterator[Refusal]:
-    """Yield the machines that were refused since the last cycle.
+    """Yield a refusal for each machine that was refused since the last cycle.
 
-    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` before and now. The slot of a
-    refused machine may be open, failed or withdrawn. A slot counts once for each error class.
+    ``waited_before`` and ``waiting_now`` are the results of ``find_waiting_refusals`` in the last cycle and now. The
+    slot of a refused machine may be open, failed or withdrawn. A slot counts once for each error class.
     """
     for name, refusal in waiting_now.items():
         if not _is_same(waited_before.get(name), refusal):
@@ -61,7 +61,7 @@ def find_new_refusals(
 
 
 def find_deferred_refusals(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
-    """Yield the machines that are deferred because their pool backs off after a refusal."""
+    """Yield a refusal for the machines that are deferred because their pool backs off after a refusal."""
     for (pool, template, reason), machines in deferred.items():
         window = memory.windows.get((pool, template))
         failure = window.backs_off_from if window else None

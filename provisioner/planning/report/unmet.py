@@ -157,7 +157,7 @@ def _find_next_pool(
 
 
 def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict[str, int]:
-    """Return the caps of these pools that are used up, by pool."""
+    """Return, by pool, those caps of the given pools that are used up."""
     caps = {pool: capacity.cap(pool, template) for pool in pools}
     return {pool: cap.size for pool, cap in caps.items() if cap is not None and cap.left <= 0}
 
@@ -173,8 +173,8 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return the machines of a request that no pool takes now. The machines count at the pool for which they wait, or
-    else at the first pool."""
+    """Return, as ``Unmet``, the machines of a request that no pool takes now. The machines count at the pool for which
+    they wait or, if they wait for no pool, at the first pool. ``behind``: the request that is served first."""
     reasons = _name_unseen(draft, deferral.reasons)
     pool, template = deferral.pool, record.template
     reason = reasons.pop(pool)

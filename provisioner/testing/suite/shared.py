@@ -17,18 +17,18 @@ UNKNOWN = f"{PREFIX}-{OTHER_REQUEST}-000001"
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halve the time-outs, for places that hang."""
+    """Halve the time-out of calls, so that a test whose place hangs does not take long."""
     monkeypatch.setattr(Place, "call", Place.call / 2)
 
 
 def errors(outcomes: Sequence[Outcome]) -> list[ErrorClass | None]:
-    """Return the error of each outcome."""
+    """Return the error class of each outcome; None for a success."""
     return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 
 
 def wait_for_other_machine(place: Place, before: Machine) -> Machine:
     """Wait until an observation shows another machine than ``before`` under the same name, because lists may be late.
-    Return the other machine."""
+    Return that other machine."""
 
     def other() -> Machine | None:
         seen = place.observe().machines.get(ONE)
