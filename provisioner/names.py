@@ -26,8 +26,8 @@ MAX_PREFIX_LENGTH = 63 - REQUEST_ID_LENGTH - SLOT_DIGITS - 2
 """Longest name prefix that keeps ``<prefix>-<request>-<slot>`` within a DNS label."""
 
 NO_TEMPLATE = "unknown"
-"""Template of machines whose request is unknown. It is used in metrics, and in an intent that was rebuilt from machine
-names alone. Pools do not serve this template, so machines are never created for it."""
+"""Template of machines whose request is unknown: in metrics, and in an intent that was rebuilt from machine names
+alone. Pools do not serve this template, so machines are never created for it."""
 
 OPERATOR_ACCOUNT = "operator"
 """Account of the requests of `provisioner request`. The loop does not cancel such a request if it is not polled,

@@ -30,7 +30,8 @@ _deferring: list[bool] = []
 
 
 class Latch:
-    """A flag that is set once. A signal handler or any thread may set the flag. One thread waits for it."""
+    """A flag that is set once and is never reset. A signal handler or any thread may set the flag. One thread waits for
+    the flag."""
 
     def __init__(self) -> None:
         self._closed = False
@@ -39,7 +40,7 @@ class Latch:
         self._news: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Set the latch. Each thread that waits for the latch, now or later, continues at once."""
+        """Set the latch. A wait that is under way, and each later wait, ends at once."""
         self._closed = True
         self._news.put(None)
 

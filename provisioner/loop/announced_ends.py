@@ -1,8 +1,8 @@
 """Announced ends: an event may report that a machine will end before an observation can show the end.
 
-Such an announcement (a notice) is added to the observed machine and is never state. The notice applies until the
-announced end is over, because a later observation shows itself whether the machine has ended. The module uses no I/O,
-clock or logger.
+Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
+the announced end shows whether the machine has ended, so the notice no longer matters. The module uses no I/O, clock or
+logger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ gone has ended."""
 
 
 class Notices:
-    """Announced ends, by machine. Any thread may add a notice. One thread reads the notices."""
+    """Announced ends, by machine name. Any thread may add a notice, but only one thread reads the notices."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

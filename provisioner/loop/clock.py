@@ -39,7 +39,7 @@ def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
     """Return the seconds since a memory was written, between 0 and ``LONGEST_GAP``.
 
     Within one boot of one host, the host's uptime measures these seconds. After a reboot, or on another host, the wall
-    clock does.
+    clock measures them.
     """
     written = before.written.uptime
     same_boot = written is not None and uptime is not None and written.boot == uptime.boot

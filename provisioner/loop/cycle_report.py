@@ -35,8 +35,8 @@ CycleResult = Literal["ok", "partial", "failed"]
 
 
 class SupersededError(Exception):
-    """Raised if a newer loop has taken over. This loop must not write or act any more (law: one writer per file, one
-    loop)."""
+    """Raised if a newer loop has taken over, so that this loop must not write or act any more (law: one writer per
+    file, one loop)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class CycleReport:
     now: float
     seconds: float
     observations: Mapping[str, Observation]
-    """Observations as the observers made them. The plan has not yet decided which of them it trusts; ``snapshots`` and
-    ``unseen`` follow this decision."""
+    """Observations as the observers made them, including snapshots that the plan distrusts. ``snapshots`` and
+    ``unseen`` take the distrust into account."""
     memory: Memory | None
     """The memory; None until it is loaded or rebuilt."""
     plan: Plan | None

@@ -237,7 +237,7 @@ def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
 
 
 def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
-    """Return one change for each window, with its values before and after the cycle."""
+    """Return one change for each window that changed: its value before the cycle and its value after the cycle."""
     merged: dict[tuple[str, str], WindowChange] = {}
     for change in changes:
         key = change.pool, change.template

@@ -22,7 +22,8 @@ CLOSE_SECONDS = 2.0
 with the process."""
 
 GATHER_SECONDS = 0.1
-"""Seconds between a hint and the observation that the hint causes. Several hints in this time cause one observation."""
+"""Seconds from a hint to the observation that the hint causes. All hints within these seconds together cause one
+observation."""
 
 
 class Observer:

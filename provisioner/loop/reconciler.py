@@ -157,7 +157,8 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove the records that may leave the files; return their ids. ``dry_run``: only find the first of them.
+        """Remove the records that may leave the files, and return their ids. With ``dry_run``, only return the ids of
+        the records that would leave first, and remove no record.
 
         Pools are not observed. Raises StateError.
         """

@@ -122,7 +122,7 @@ class ErrorClass(StrEnum):
     """
 
     def __new__(cls, word: str, *columns: bool | str) -> Self:
-        """Make the member for one row of the table."""
+        """Make the member for one row of the table of error classes. ``columns``: the values of the fields above."""
         member = str.__new__(cls, word)
         member._value_ = word
         member.__dict__.update(zip(cls.__annotations__, columns, strict=True))

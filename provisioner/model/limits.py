@@ -1,4 +1,4 @@
-"""Limits from the configuration, as the plan needs them."""
+"""Limits from the configuration, in the form in which the plan needs them."""
 
 from __future__ import annotations
 

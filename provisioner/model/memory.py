@@ -158,8 +158,8 @@ class Slot(NamedTuple):
 
     @property
     def trouble(self) -> Failure | None:
-        """Return the failure that keeps the machine from running, if any. A pod that only boots has a failure until its
-        containers are ready. This failure is no trouble, so that the result is None."""
+        """Return the failure that keeps the machine from running; None if there is no failure. Each pod has a failure
+        until its containers are ready. While a machine only boots, this failure does not count."""
         boots = self.verdict is Verdict.OPEN and self.ran_at is None
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
@@ -272,7 +272,8 @@ class Window:
     failure: Failure | None = None
     """The reason of the back-off."""
     is_boot_failure: bool = False
-    """True if a machine failed whose create had been accepted. Only a running machine ends such a back-off."""
+    """True if the back-off began because a machine failed whose create had been accepted. Only a running machine ends
+    such a back-off."""
     closed_since: float | None = None
     """Moment since which the window has held machines back; None if it holds back no machines."""
     early_loss: Failure | None = None
@@ -311,7 +312,8 @@ class Moment:
     time: float = 0.0
     """Loop time."""
     wall: float = 0.0
-    """Wall clock in epoch seconds. After a restart, the gap by this clock is clamped (law: time is an argument)."""
+    """Wall clock in epoch seconds. If a restarted loop measures the time since this moment by the wall clock, the time
+    is clamped (law: time is an argument)."""
     uptime: Uptime | None = None
     """Uptime of the host. If the host has not booted since this moment, the uptime measures the length of the loop's
     restart, even if the wall clock was set."""

@@ -130,8 +130,8 @@ class Snapshot:
     """Names for which this observation asked the place. For any other name, the snapshot only shows whether a machine
     with our identity has this name."""
     ends: Mapping[str, MachineEnd] = field(default_factory=dict)
-    """Ends of machines that have left no leftovers, by the machine's name. They include machines that existed only
-    between two observations. If a name is also in ``machines``, its machine exists."""
+    """Ends of machines that have left no leftovers, by the machine's name; also of machines that existed only between
+    two observations. If a name is also in ``machines``, its machine exists."""
     doubles: Mapping[str, tuple[Machine, ...]] = field(default_factory=dict)
     """Other live objects of a name in ``machines``, from a place that does not keep names unique. Each has a uid."""
     problems: tuple[str, ...] = ()

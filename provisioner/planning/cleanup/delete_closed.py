@@ -17,7 +17,8 @@ UNKNOWN_GRACE = 120.0
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete the machines of closed slots that still exist, and mark the slots whose machines are stuck."""
+    """Delete those machines of closed slots that still exist, and mark the slots whose machines are stuck. ``busy``:
+    pools that get no deletes now."""
     for record in draft.records():
         for slot in record.slots.values():
             if slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside:

@@ -10,9 +10,9 @@ from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 
 def delete_doubles(draft: Draft, busy: Set[str]) -> None:
-    """Choose the machine of each name, and delete the other objects of the name at once.
+    """Choose the object that stays as the machine of each name, and delete the other objects of the name at once.
 
-    If a name has no slot, its objects are left to the rule for orphans, which deletes them slowly.
+    If a name has no slot, the rule for orphans deletes its objects slowly.
     """
     draft.doubles = {uid: at for uid, at in draft.doubles.items() if draft.now < at + DELETE_AGAIN}
     for pool, snapshot in list(draft.snapshots.items()):
@@ -30,7 +30,8 @@ def delete_doubles(draft: Draft, busy: Set[str]) -> None:
 
 
 def _choose(slot: Slot, objects: tuple[Machine, ...]) -> Machine:
-    """Return the machine that was reported to HF, or else the one that the snapshot prefers."""
+    """Return the object that was reported to HF as the machine or, if there is no such object, the first of
+    ``objects``."""
     known = slot.observed.fingerprint.uid
     return next((one for one in objects if slot.is_with_hf and one.fingerprint.uid == known), objects[0])
 

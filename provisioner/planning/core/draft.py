@@ -1,4 +1,5 @@
-"""The draft of a plan: a working copy of memory that one plan changes. Parts that do not change stay the same objects.
+"""The draft of a plan: a working copy of memory that one plan changes. A part of memory that does not change stays the
+same object.
 
 Only this module changes verdicts. ``TRANSITIONS`` lists the allowed changes.
 """

@@ -52,7 +52,8 @@ def ingest_requests(draft: Draft, intent: Intent) -> None:
 
 
 def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
-    """Mark those ended records that may leave the files. Forget each marked record that intent no longer has."""
+    """Mark in memory those ended records that may leave the files. Forget each marked record that intent no longer
+    has."""
     if intent.generation < draft.before.generation:
         return  # an old intent may lack records that have not left yet
     # An answer to a return is rendered from slots, so a request stays in memory as long as any return of its machines.

@@ -91,5 +91,6 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
 
 
 def _is_replaceable(draft: Draft, pool: str, template: str) -> bool:
-    """Return whether the pool can probably make a machine in place of a returned one."""
+    """Return whether the pool can probably make another machine of the template, in place of a machine that HF
+    returns."""
     return pool in draft.snapshots and not draft.pool(pool).is_paused and draft.window(pool, template).level == 0

@@ -59,13 +59,14 @@ def _settle(draft: Draft, record: RequestRecord, slot: Slot, end: MachineEnd, ea
 
 
 def _may_appear(slot: Slot) -> bool:
-    """Return whether the machine may still appear, because no snapshot has shown it yet."""
+    """Return whether the slot is open and no snapshot has shown its machine yet, so that the machine may still
+    appear."""
     return slot.verdict is Verdict.OPEN and not slot.observed.was_seen
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation must begin to prove that the machine is gone. This is the last
-    moment at which the create could take effect, or the moment of the slot's close if that is later."""
+    """Return the moment after which an observation must begin to prove that the machine is gone. The moment is the last
+    at which the create could take effect or, if later, the close of the slot."""
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)
 

@@ -1,9 +1,9 @@
 """Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
 failed boot of its pool.
 
-The life of a machine is measured in loop time. It begins with the plan that first saw the machine run, and ends with
-the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments are
-late.
+The life of a machine is measured in loop time. The life begins with the plan that first saw the machine run, and ends
+with the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments
+are late.
 """
 
 from __future__ import annotations

@@ -213,8 +213,8 @@ def _pools_with_machines(memory: Memory) -> frozenset[str]:
 
 
 def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
-    """Return the place of each pool's machines. This is the configured place, unless the pool still has machines
-    elsewhere."""
+    """Return the place of each pool's machines. The place is the configured place, unless the pool still has machines
+    at another place."""
     configured = {name: pool.where for name, pool in limits.pools.items() if pool.where}
     others = {name for name, where in configured.items() if memory.places.configured.get(name, where) != where}
     if others:

@@ -82,7 +82,8 @@ class RecoveryInputs:
     """Present time by the clock that wrote intent, which may differ from this host's clock (law: time is an
     argument)."""
     life: int = 1
-    """Number of memories that were rebuilt so far, including this one. Each memory has slot numbers of its own."""
+    """Number of times that memory was rebuilt so far, including this time. Each rebuilt memory has a block of slot
+    numbers of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,8 @@ def rebuild_memory(
 def _rebuild_request(
     request: Request, answer: Mapping[str, Any] | None, is_read: bool, slot_inputs: _SlotInputs
 ) -> RequestRecord:
-    """Return the record of a request from its machines and its answer, if any. The caller sets the deadline."""
+    """Return the record of a request, rebuilt from its machines and its answer, if any. The caller sets the
+    deadline."""
     now = slot_inputs.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
     slots = _rebuild_slots(request, answer, ended, is_read, slot_inputs)
@@ -237,7 +239,7 @@ def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:
 
 
 def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
-    """Return an open slot from its machine's entry in an answer."""
+    """Return an open slot that is made from its machine's entry in an answer."""
     name, now = entry["name"], slot_inputs.now
     pool = slot_inputs.seen[name][0] if name in slot_inputs.seen else ""
     observed = Observed(
@@ -253,8 +255,8 @@ def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
 def _set_verdict(
     slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
 ) -> Slot:
-    """Return the slot with its former verdict, concluded from its entry, from HF's returns and from the existing
-    machines."""
+    """Return the slot with its former verdict, as far as its entry in the answer, HF's returns and the existing
+    machines show the verdict."""
     is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
     if entry["result"] == "fail":
         if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):
