@@ -1,4 +1,5 @@
-"""A library path as EGO's profile exports it, at its worst: its libraries can be loaded by no program of the system."""
+"""Make a library path like the path that EGO's profile exports, but in the worst case: no program of the system can
+load a library from it."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ PROGRAMS = (
     *("curl", "getent", "grep", "hostname", "id", "mkdir", "mv", "poweroff", "readlink", "runuser", "sed"),
     *("systemd-run", "timeout"),
 )
-"""The system's programs that the scripts start, but for those of the shell."""
+"""Programs of the system that our scripts start, without the shells."""
 MODULES = (
     "import _hashlib, _ssl, sys, zlib; print(*(m.__file__ for m in sys.modules.values() if hasattr(m, '__file__')))"
 )
 SHELLS = ("bash", "sh")
-"""They start before a script of ours can change the path."""
+"""Shells, which load their libraries before a script of ours can change the library path."""
 
 
 FEW = frozenset({"libz", "libssl", "libcrypto"})
-"""The libraries that EGO brings in versions of its own, which break programs of the system."""
+"""Libraries of which EGO has versions of its own. These versions break programs of the system."""
 
 
 def broken_libraries(directory: Path, *, few: bool = False) -> str:
-    """Make the directory: each file has a library's name, and is no library. ``few``: those of ``FEW`` alone."""
+    """Make the directory, and return its path. Each file in the directory has the name of a library, but its content is
+    no library. ``few``: make only the files for ``FEW``."""
     pythons = [Path(sys.executable).resolve(), Path(PYTHON).resolve()]
     wanted = [*(found for name in PROGRAMS if (found := shutil.which(name))), *map(str, pythons)]
     for python in pythons:

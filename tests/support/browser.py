@@ -24,7 +24,7 @@ PHONE, DESK = (360, 740), (1280, 900)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chrome]:
-    """Yield a browser of its own, with its files in ``profile``, that notes what pages log."""
+    """Yield a new browser that keeps its files in ``profile`` and records the log messages of pages."""
     options = Options()
     options.binary_location = CHROMIUM or ""
     for argument in (
@@ -46,14 +46,15 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 def resize(driver: Chrome, size: tuple[int, int]) -> None:
-    """Set the width of a phone or a screen, which may be narrower than a desktop's window."""
+    """Set the width of the page in CSS pixels. A phone's width is less than the smallest width of a desktop's
+    window."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 def colours(driver: Chrome, scheme: str) -> None:
-    """Set the colour scheme that the page's reader prefers: ``dark`` or ``light``."""
+    """Set the colour scheme that the browser's user prefers: ``dark`` or ``light``."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 

@@ -1,4 +1,5 @@
-"""Bundles as ``make dist`` makes them: of this source, of the same as another version, and with little in them."""
+"""Bundles that are made like ``make dist`` makes them: from this source, from this source under another version, or
+with small wheels."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ PARTS = (
 
 
 def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
-    """Return the archive, with wheels for these Pythons, or for the system's alone."""
+    """Return the archive of a new bundle, with wheels for these Pythons; if none is given, for the system's Python."""
     done = subprocess.run(
         [
             tools(),
@@ -54,7 +55,8 @@ def bundle(out: Path, pythons: Sequence[str] = ()) -> Path:
 
 
 def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
-    """Return the archive of this source, made once for all processes of a run of pytest."""
+    """Return the archive of this source's bundle. All processes of a run of pytest share it, and the first process
+    makes it."""
     base = run.getbasetemp()
     whole = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     directory = whole / "bundles" / "-".join(["this", *pythons])
@@ -68,14 +70,15 @@ def shared(run: pytest.TempPathFactory, pythons: Sequence[str] = ()) -> Path:
 
 
 def unpacked(archive: Path, directory: Path) -> Path:
-    """Return the bundle's directory, readable for everybody."""
+    """Unpack a bundle, and return its directory. Every user can read the directory."""
     with tarfile.open(archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     return directory / archive.name.removesuffix(".tar.gz")
 
 
 def renewed(whole: Path, directory: Path, version: str) -> Path:
-    """Return a bundle's directory as that of another version, which differs by what it says of itself alone."""
+    """Return the directory of a copy of the bundle that has another version. The copy differs only in the texts that
+    name the version."""
     made = shutil.copytree(whole, directory / f"hostfactory-provisioner-{version}")
     (wheel,) = (made / "wheelhouse").glob("hostfactory_provisioner-*.whl")
     before = wheel.name.split("-")[1]
@@ -98,10 +101,10 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 
 
 def small(whole: Path, directory: Path, version: str) -> Path:
-    """Return a bundle's directory with small wheels.
+    """Return the directory of a bundle with small wheels.
 
-    They are programs that only print their version, TinyDB, and a compiled pip. install.sh treats it like any bundle,
-    in a tenth of the time.
+    The wheels are programs that only print their version, TinyDB, and a pip that is already compiled. install.sh
+    installs such a bundle like any other bundle, in a tenth of the time.
     """
     made = directory / f"hostfactory-provisioner-{version}"
     shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))
@@ -118,7 +121,7 @@ def small(whole: Path, directory: Path, version: str) -> Path:
 
 
 def sealed(directory: Path) -> Path:
-    """Return a bundle's directory, once its sums are those of what lies in it."""
+    """Write the checksums of a bundle's files into SHA256SUMS, and return the bundle's directory."""
     (directory / "SHA256SUMS").unlink()
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     (directory / "SHA256SUMS").write_text("".join(f"{_sum(path)}  {path.relative_to(directory)}\n" for path in files))
@@ -126,7 +129,7 @@ def sealed(directory: Path) -> Path:
 
 
 def packed(directory: Path) -> Path:
-    """Return the archive of a bundle's directory, beside it."""
+    """Pack a bundle's directory into an archive beside the directory, and return the archive."""
     archive = directory.with_name(f"{directory.name}.tar.gz")
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
         tar.add(directory, directory.name)
@@ -162,7 +165,8 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 def _compiled(wheel: Path, target: Path) -> None:
-    """Replace the sources of a wheel by bytecode, because imports from a zip are compiled each time."""
+    """Copy a wheel with bytecode in place of its Python sources, because Python compiles a source in a zip at each
+    import."""
     with TemporaryDirectory() as directory:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)

@@ -1,5 +1,5 @@
-"""A state directory, two places and a reconciler, driven by hand: each cycle, each observation and each second by a
-test."""
+"""A state directory, two places and a reconciler. The test itself makes each cycle, each observation and each
+second."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Clock:
 
 
 class Place(FakeBackend):
-    """The fake, whose machines boot on demand, and which refuses creates by their number."""
+    """The fake backend with two additions: machines run only after the test boots them, and chosen creates fail."""
 
     place: SteeredPlace
 
@@ -61,11 +61,11 @@ class Place(FakeBackend):
         pool = FakePool(name=name, boot_seconds=1e12)
         super().__init__(pool, SteeredPlace(pool, clock.now), provisioner="demo")
         self.fails: dict[int, Failure] = {}
-        """The creates that fail, by their number among all so far."""
+        """Failures of creates, by the number of the create among all creates so far."""
         self.created: list[str] = []
         self.deleted: list[Delete] = []
         self.recorded: list[bool] = []
-        """For each create: whether memory.json named the machine when the call came."""
+        """For each create: True if memory.json named the machine when the call was made."""
         self._state = state
 
     @property
@@ -88,7 +88,7 @@ class Place(FakeBackend):
         return super().delete(deletes, may_start)
 
     def lose(self, *names: str) -> None:
-        """Delete these machines as others do."""
+        """Delete these machines as another user would."""
         for name in names:
             self.place.delete(self.machines[name], at_once=True)
 
@@ -99,7 +99,7 @@ def memory_of(state: StateDir, name: str) -> bool:
 
 
 class Bench:
-    """A state directory, two places and a reconciler, driven by hand."""
+    """A state directory, two places and a reconciler, whose cycles the test runs one by one."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)
@@ -141,7 +141,7 @@ class Bench:
         return report
 
     def observations(self, blind: Collection[str] = ()) -> dict[str, Observation]:
-        """Look at each pool; those in ``blind`` cannot be seen."""
+        """Return an observation of each pool. The observations of the pools in ``blind`` fail."""
         return {
             name: ObservationFailed(name, self.clock.time, BLIND)
             if name in blind
@@ -150,11 +150,11 @@ class Bench:
         }
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
-        """Return newer observations that show the same."""
+        """Return observations with the same content that began now."""
         return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
-        """Return the observations of a cycle that plans nothing any more."""
+        """Run cycles until the loop makes no plan for the same observations, and return these observations."""
         observations = self.observations()
         for _ in range(2):
             self.reconciler.cycle(observations)
@@ -162,7 +162,7 @@ class Bench:
         return observations
 
     def succeed(self, count: int) -> str:
-        """Return a request that was reported to HF as complete."""
+        """Make a request, run it until it is complete and reported to HF, and return its id."""
         id_ = self.request(count)
         self.cycle(2)
         self.place.place.boot()
@@ -173,7 +173,7 @@ class Bench:
         return id_
 
     def hears(self, id_: str) -> None:
-        """Poll the ended requests, as HF does."""
+        """Poll an ended request, as HF does, so that its answer counts as reported."""
         self.state.seen.touch(id_)
         self.state.terminal_answers.settle_reported(id_, self.answer(id_))
 
@@ -184,7 +184,7 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """Let HF list other hosts every minute for so long."""
+    """Let HF list hosts that are not ours every minute for ``seconds``, and run a cycle after each list."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

@@ -1,4 +1,5 @@
-"""The state that a loop leaves after planning, as values or in a state directory, and a command's output about it."""
+"""The state that a loop leaves after planning, as values or in a state directory, and the output of commands about this
+state."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ ONE_POOL = limits(pool("a"))
 
 
 def make_pool_status(loop_memory: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
-    """Return what a loop publishes that has just planned; ``pool_status`` are further fields, or other ones."""
+    """Return the pool status that a loop publishes after planning. ``pool_status``: fields to add or to replace."""
     blind = [
         name for name, sentences in pool_status.get("pools", {}).items() if any(UNSEEN in one for one in sentences)
     ]
@@ -37,7 +38,7 @@ def make_pool_status(loop_memory: Memory, allowed: Limits, **pool_status: Any) -
 def make_status_inputs(
     loop_memory: Memory, allowed: Limits = ONE_POOL, *, ended: bool = False, **pool_status: Any
 ) -> StatusInputs:
-    """Return the status inputs of a loop that planned a second ago; with ``ended`` it has signed off."""
+    """Return the status inputs of a loop that made a plan a second ago. ``ended``: the loop has ended cleanly."""
     return StatusInputs(
         directory="/work",
         memory=alter(loop_memory, time=NOW, time_wall=NOW),
@@ -64,25 +65,25 @@ class Desk:
         self._capsys = capsys
 
     def leave(self, loop_memory: Memory, allowed: Limits = ONE_POOL, **pool_status: Any) -> None:
-        """Write memory and notes as a loop does that has just planned."""
+        """Write the memory, pool status and heartbeat of a loop that has just made a plan."""
         self.state.memory.write(alter(loop_memory, provisioner="demo", time=NOW, time_wall=time.time()))
         self.state.pool_status.write(asdict(make_pool_status(loop_memory, allowed, **pool_status)))
         self.state.heartbeat.touch()
 
     def journal(self, *lines: Mapping[str, object], ago: float = 60.0) -> None:
-        """Write lines of a second each, the first so many seconds ago."""
+        """Write lines to the journal, one for each second. The first line is from ``ago`` seconds ago."""
         began = time.time() - ago
         self.state.journal.append(
             {"time": format_time(began + n), "cycle": n} | dict(line) for n, line in enumerate(lines)
         )
 
     def call(self, command: str, *arguments: str) -> tuple[int, str, str]:
-        """Run a command; return its exit code and both outputs."""
+        """Run a command, and return its exit code, stdout and stderr."""
         self._capsys.readouterr()
         code = run([command, "--state-dir", self.state.path, *arguments])
         return (code, *self._capsys.readouterr())
 
     def document(self, command: str, *arguments: str) -> dict[str, Any]:
-        """Return what a command prints as JSON."""
+        """Run a command, and return the JSON document that it prints."""
         printed: dict[str, Any] = json.loads(self.call(command, "-o", "json", *arguments)[1])
         return printed

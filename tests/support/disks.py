@@ -1,4 +1,4 @@
-"""A small disk of its own for a directory: it can be filled, and mounted read-only, as real ones are."""
+"""A small disk for one directory. A test can fill the disk, or mount it read-only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Disk:
         self._filling = threading.Thread(target=self._keep_full)
 
     def fill(self) -> None:
-        """Leave no block free until ``free``, not even those of files that are removed meanwhile."""
+        """Fill the disk, and keep it full until ``free`` is called, even if files are removed meanwhile."""
         self._fill()
         self._ended.clear()
         self._filling = threading.Thread(target=self._keep_full)
@@ -43,24 +43,24 @@ class Disk:
             self._fill()
 
     def free(self) -> None:
-        """Give back what was filled."""
+        """Free the blocks that ``fill`` has filled."""
         self.end()
         self._filler.unlink()
 
     def end(self) -> None:
-        """Fill no more."""
+        """Stop keeping the disk full. The blocks stay filled."""
         self._ended.set()
         if self._filling.ident is not None:
             self._filling.join()
 
     def forbid(self) -> None:
-        """Mount it read-only, even if its files are open."""
+        """Mount the disk read-only, even if its files are open."""
         mount("--bind", str(self.directory), str(self.directory))
         self._covered = True
         mount("-o", "remount,bind,ro", str(self.directory))
 
     def allow(self) -> None:
-        """Take the read-only mount away again."""
+        """Remove the read-only mount."""
         if self._covered:
             subprocess.run(["umount", "--lazy", str(self.directory)], check=True, timeout=60 * PATIENCE)
         self._covered = False
@@ -73,7 +73,8 @@ def _write_for_ever(file: BinaryIO) -> NoReturn:
 
 @contextmanager
 def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
-    """Yield a disk of so many bytes at ``directory``, which is made. Skips where this user may mount nothing."""
+    """Mount a disk of this size at ``directory``, which is made if it is missing, and yield the disk. Skip the test if
+    this user may not mount file systems."""
     directory.mkdir(parents=True, exist_ok=True)
     refusal = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory), check=False)
     if refusal:
@@ -88,9 +89,9 @@ def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
 
 
 def mount(*arguments: str, check: bool = True) -> str:
-    """Mount the disk, and return mount's message if it refused, else an empty text.
+    """Run ``mount``. Return an empty text or, if mount refused, its message.
 
-    Raises AssertionError for a refusal that is to be checked.
+    With ``check``, raise AssertionError if mount refused.
     """
     program = shutil.which("mount", path="/usr/bin:/bin:/usr/sbin:/sbin")
     if program is None:

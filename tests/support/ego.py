@@ -1,7 +1,7 @@
-"""Stand-ins for EGO's programs: they record their calls in ``$EGO/calls``, and behave as files beside it say.
+"""Stand-ins for EGO's programs. They record their calls in ``$EGO/calls``. Files beside it set their behaviour.
 
-Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). Words of a
-logon, a logoff and a silent master are EGO's, those of a refusal are ours.
+Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). The messages of
+a logon, a logoff and a master that does not answer are EGO's. The messages of a refusal are ours.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Count the modules and functions that one request enters: in the scripts, and in the loop's cycles on a fake place.
 
-Only functions of ``provisioner`` and ``hf_scripts`` count, lambdas and comprehensions with them: neither the
-laboratory, nor a module's own lines, nor a library. A function that is entered twice counts once.
+The count contains only functions, lambdas and comprehensions of ``provisioner`` and ``hf_scripts``, without the
+laboratory and without the code outside of functions. A function that is entered twice counts once.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ def entered(act: Callable[[], object]) -> Set[CodeType]:
 
 
 def count(functions: Set[CodeType]) -> Entered:
-    """Return how many functions they are, and how many modules they are in."""
+    """Return the number of these functions, and the number of their modules."""
     return Entered(len({code.co_filename for code in functions}), len(functions))
 
 
 def ways(directory: Path) -> dict[str, Set[CodeType]]:
-    """Return the functions that each part of a request's way enters; files are written below ``directory``."""
+    """Return the functions that each part of a request's way enters, by the name of the part. Files are written below
+    ``directory``."""
     (directory / "loop").mkdir()
     bench = Bench(directory / "loop")
     bench.request(1)

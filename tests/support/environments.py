@@ -1,4 +1,5 @@
-"""Virtual environments that have the built distribution and nothing of this clone; nothing is downloaded."""
+"""Virtual environments with the built distribution and without access to this clone. They are made without
+downloads."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
 
 
 def build_ours(directory: Path) -> Path:
-    """Return the wheel of this distribution, built from a copy in a directory."""
+    """Build the wheel of this distribution from a copy of the source in ``directory``, and return the wheel."""
     source = directory / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
@@ -30,7 +31,7 @@ def build_ours(directory: Path) -> Path:
 
 
 def build(source: Path, wheels: Path) -> Path:
-    """Return the wheel of a source."""
+    """Build the wheel of a source, and return the wheel."""
     before = {*wheels.glob("*")}
     _pip("wheel", *OFFLINE, "--no-build-isolation", "-w", wheels, source)
     (made,) = {*wheels.glob("*")} - before
@@ -38,7 +39,8 @@ def build(source: Path, wheels: Path) -> Path:
 
 
 def environment(directory: Path, wheels: Collection[Path], extras: Collection[str] = ()) -> Path:
-    """Return a virtual environment with the wheels, and with what ours requires for these extras."""
+    """Return a virtual environment with the wheels, and with the packages that our distribution requires for these
+    extras."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     _pip("--python", directory / "bin" / "python", "install", *OFFLINE, *wheels)
     site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
@@ -48,14 +50,15 @@ def environment(directory: Path, wheels: Collection[Path], extras: Collection[st
 
 
 def _pip(*arguments: str | Path) -> None:
-    """Run pip as one who sees nothing of our clone: neither by PYTHONPATH nor by this directory."""
+    """Run pip without access to our clone: PYTHONPATH is not set, and the working directory is another."""
     subprocess.run([sys.executable, "-I", "-m", "pip", *arguments], env={"PATH": os.environ["PATH"]}, check=True)
 
 
 def _copy_required(
     distribution: importlib.metadata.Distribution, extras: Collection[str], site_packages: Path, done: set[object]
 ) -> None:
-    """Copy the distributions that one requires, and that they require, instead of a download by pip."""
+    """Copy the distributions that a distribution requires, directly or indirectly, from this environment, because pip
+    could not download them."""
     for requirement in map(Requirement, distribution.requires or ()):
         marker = requirement.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):

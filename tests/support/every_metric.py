@@ -1,4 +1,4 @@
-"""Something happens in every metric, so that each has a series."""
+"""Record an event for every metric, so that each metric has a series."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from provisioner.telemetry.metrics import Metrics
 
 
 def work(metrics: Metrics, pool: str, template: str) -> None:
-    """Record every event that may happen to this template in this pool, once."""
+    """Record each event that can happen to this template in this pool, once."""
     create = Create("name", pool, template, "request")
     metrics.count_cycle("ok", 0.1, 1e9)
     metrics.wakeups.labels("timer").inc()

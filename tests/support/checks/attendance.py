@@ -49,17 +49,19 @@ ADDED: dict[str, Callable[[Any], None]] = {
     KUBERNETES: _see_kubernetes,
     **dict.fromkeys(PUBSUB, _see_pubsub),
 }
-"""Actions after the import of each module."""
+"""Action to run after the import of each module, by the module's name."""
 
 
 class Arrival:
-    """An importer that leaves modules to the others, and patches those that are awaited after their import."""
+    """An importer that leaves the search for modules to the other importers. After the import of a module in ``ADDED``,
+    it runs the action for this module."""
 
     def __init__(self) -> None:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return the spec that the others find; for an awaited module one that patches it after its import."""
+        """Return the spec of a module in ``ADDED``, as the other importers find it, with the action added after the
+        import. Return None for any other module and for a second import."""
         add = self._awaited.pop(name, None)
         if add is None:
             return None
@@ -79,7 +81,8 @@ class Arrival:
 
 
 def attend() -> None:
-    """Attend this process from now on, if it ever has a simulated Compute API or calls a cloud."""
+    """Check this process from now on. The checks have an effect only if the process imports a simulated Compute API or
+    a cloud client."""
     late = [name for name in ADDED if name in sys.modules]
     assert not late, f"too late: this process has imported {late} already"
     if not any(isinstance(importer, Arrival) for importer in sys.meta_path):

@@ -19,6 +19,6 @@ OPTIONAL = {
 
 
 def attributes_read(*scripts: Path) -> set[str]:
-    """Return the names that scripts ask the metadata server for."""
+    """Return the names of the attributes that these scripts request from the metadata server."""
     text = "".join(script.read_text() for script in scripts)
     return {*re.findall(r"attribute (hf-[-\w]+)", text), *re.findall(r"attributes/(hf-[-\w]+)", text)}

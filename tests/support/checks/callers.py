@@ -1,7 +1,8 @@
-"""Sees every call that our own clients make to Compute and Kubernetes in this process, and notes those that the roles
-in ``deploy/`` do not allow: whatever test makes one fails. Of Pub/Sub: ``pubsub_callers.py``.
+"""Record every call that our own clients make to Compute and Kubernetes in this process. If the roles in ``deploy/`` do
+not allow a call, the test that made the call fails. ``pubsub_callers.py`` records the calls to Pub/Sub.
 
-It sits where the calls leave us, and so tells ours from those of a test, or of another client, at the same server.
+The calls are recorded inside our clients, so that calls that a test or another client makes to the same server are not
+recorded.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ CALLS: set[str] = set()
 
 
 COMPUTE = "/compute/"
-"""Begins the path of each call to Compute. Token servers and the metadata server are asked, too, and need no role."""
+"""First characters of the path of each call to Compute. Calls to token servers and to the metadata server have other
+paths and need no role."""
 
 
 def see(call: str) -> None:
-    """Judge a call when it is the first of its kind."""
+    """Judge a call if this process has not made such a call before. If no role gives the right to make the call, write
+    a note."""
     if call in CALLS:
         return
     CALLS.add(call)

@@ -1,4 +1,5 @@
-"""checkov on what we deploy, by ``make checkov``: fails on what has no reason in ``deploy/checkov.yaml``."""
+"""Run checkov on the files that we deploy (``make checkov``). Each failed check needs a reason in
+``deploy/checkov.yaml``."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ SPOILT = {
     "dockerfile": ("loop/Dockerfile", "USER 10001:10001", "USER root", "CKV_DOCKER_8"),
     "terraform": ("cluster.tf", "auto_repair  = true", "auto_repair = false", "CKV_GCP_9"),
 }
-"""Faults that checkov has to find, one per kind of file: the file, the replaced text, the new text, and the check."""
+"""Faults that checkov has to find, one for each kind of file. A fault has the file, the replaced text, the new text,
+and the check that has to fail."""
 
 Failures = set[tuple[str, str]]
-"""The checks that fail, each with its words and its resource."""
+"""The checks that fail, each with its description and its resource."""
 
 
 def failures(program: str, framework: str, directory: Path) -> Failures:
@@ -60,7 +62,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def finds(program: str, framework: str, directory: Path) -> bool:
-    """Return True if a fault that is made in the copy is found."""
+    """Make the fault of this framework in the directory. Return True if checkov finds the fault."""
     name, right, wrong, check = SPOILT[framework]
     text = (directory / name).read_text()
     if right not in text:
@@ -70,7 +72,8 @@ def finds(program: str, framework: str, directory: Path) -> bool:
 
 
 def main(program: str) -> int:
-    """Print what fails and has no reason, reasons that nothing needs, and kinds of which checkov sees no fault."""
+    """Run checkov, and print: the failed checks without a reason, the reasons that no failed check needs, and the kinds
+    of files in which checkov does not find the fault. Return the exit code."""
     reasoned: Mapping[str, Mapping[str, str]] = yaml.safe_load(REASONED.read_text())
     needed: set[tuple[str, str]] = set()
     problems: list[str] = []

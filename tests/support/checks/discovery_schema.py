@@ -1,4 +1,4 @@
-"""Checks responses against the official discovery document of the Compute Engine API, independent of our own code."""
+"""Check responses against the official discovery document of the Compute Engine API, without our own code."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ USED = (
     "google_service_account_iam_member",
     "data.google_project",
 )
-"""The resources, and after ``data.`` the data sources."""
+"""Names of the resources that ``deploy/terraform`` uses; the names of data sources begin with ``data.``."""
 
 _WORD = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _CDKTF_S = frozenset({"fqn", "internalValue", "tfResourceType"})
@@ -98,7 +98,7 @@ class Description:
         return argument
 
     def _computed(self, type_: str) -> dict[str, Any]:
-        """Return the attributes of a resource or a block that only Google sets."""
+        """Return those attributes of a resource or a block that only Google sets."""
         properties = {one["name"]: one for one in self._types.get(type_, {}).get("properties", ())}
         return {
             snake(name): {"required": False, "computed": True, "type": terraform_type(one["type"])}
@@ -108,13 +108,13 @@ class Description:
 
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
-        """Return the name in Terraform, which the link to the registry ends in."""
+        """Return the name in Terraform. The link to the registry in the description ends with this name."""
         found = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
         return found[1] if found else snake(str(described["name"]))
 
 
 def snake(name: str) -> str:
-    """Return ``selfLink`` in Terraform's spelling."""
+    """Return a name like ``selfLink`` in Terraform's spelling: ``self_link``."""
     return _WORD.sub(r"_\1", name).lower()
 
 
@@ -132,7 +132,7 @@ def terraform_type(type_: Any) -> Any:
 
 
 def _named(type_: Any) -> Iterator[str]:
-    """Yield every type that a description names."""
+    """Yield the name of every type that a description of a type contains."""
     if isinstance(type_, dict):
         if "fqn" in type_:
             yield type_["fqn"]
@@ -144,7 +144,7 @@ def _named(type_: Any) -> Iterator[str]:
 
 
 def main(wheel: str) -> None:
-    """Write the file."""
+    """Write ``google_provider.json`` from a wheel."""
     description = Description(Path(wheel))
     schema = {name: description.resource(name) for name in USED}
     lines = (f"{json.dumps(name)}:{json.dumps(schema[name], separators=(',', ':'))}" for name in USED)

@@ -1,4 +1,5 @@
-"""A simulated Compute API that gives responses which Google's cannot give: what checks responses has to find them."""
+"""A simulated Compute API that gives responses which Google's API cannot give. The checks of responses have to find
+these responses."""
 
 from __future__ import annotations
 
@@ -33,14 +34,15 @@ def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
 
 @contextmanager
 def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
-    """Yield a simulator in this process whose group's document has these fields; where it answers."""
+    """Run a simulator in this process whose group's document has these fields. Yield the address of the simulator."""
     with lie(wrong), Simulator(migs=[SPEC]) as simulator:
         yield simulator.compute
 
 
 @contextmanager
 def lying_elsewhere(wrong: dict[str, Any]) -> Iterator[str]:
-    """Run such a simulator in a process of its own, and yield its address."""
+    """Run a simulator in another process whose group's document has these fields. Yield the address of the
+    simulator."""
     command = [sys.executable, "-m", "tests.support.checks.liar", json.dumps(wrong)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,6 +1,6 @@
-"""Decide from manifests if network policies allow a flow, by the rules of their documentation.
+"""Decide from manifests whether network policies allow a flow. The rules are those of Kubernetes' documentation.
 
-No network plug-in is asked, so a plug-in that departs from the documentation may decide otherwise.
+The rules are not tried with a network plug-in, so a plug-in that departs from the documentation may decide otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PEERS: Mapping[Direction, str] = {"ingress": "from", "egress": "to"}
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod; ``ports`` by the names that its containers give them."""
+    """A pod. ``ports``: port numbers by the names in the pod's containers."""
 
     namespace: str
     labels: Labels
@@ -28,7 +28,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Host:
-    """A host outside of the cluster, by its address."""
+    """A host outside of the cluster. Its address identifies the host."""
 
     address: str
 
@@ -64,11 +64,12 @@ class Policies:
         return _namespace(policy) == pod.namespace and matches(policy["spec"].get("podSelector"), pod.labels)
 
     def _of_peers(self, peers: Sequence[Manifest] | None, namespace: str, peer: Pod | Host) -> bool:
-        """Return True without peers, or if one peer matches."""
+        """Return True if the rule lists no peers, or if one of the peers matches."""
         return not peers or any(self._of_peer(one, namespace, peer) for one in peers)
 
     def _of_peer(self, one: Manifest, namespace: str, peer: Pod | Host) -> bool:
-        """Match a block with addresses outside of the cluster; of two selectors in one entry both have to match."""
+        """Return True if this peer of a rule matches. A block of addresses matches only hosts outside of the cluster.
+        If the peer has two selectors, both have to match."""
         if "ipBlock" in one:
             return isinstance(peer, Host) and in_block(one["ipBlock"], peer.address)
         if isinstance(peer, Host):
@@ -110,7 +111,7 @@ def _types(spec: Manifest) -> set[str]:
 
 
 def _of_ports(ports: Sequence[Manifest] | None, target: Pod | Host, port: int, protocol: str) -> bool:
-    """Return True without ports, or if one port matches."""
+    """Return True if the rule lists no ports, or if one of the ports matches."""
     return not ports or any(_of_port(one, target, port, protocol) for one in ports)
 
 

@@ -1,4 +1,5 @@
-"""Sees what our own Pub/Sub clients call, as ``callers.py`` sees the rest: apart, as gRPC is not everywhere."""
+"""Record the calls of our own Pub/Sub clients, like ``callers.py`` records the other calls. This module is separate,
+because gRPC is not installed everywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from tests.support.checks.callers import see
 
 
 class _Interceptor(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInterceptor):
-    """Sees each gRPC call of a channel, when it begins."""
+    """Interceptor that records each gRPC call of a channel when the call begins."""
 
     def _see(self, proceed: Any, details: Any, asked: Any) -> Any:
         see(details.method)
@@ -21,11 +22,12 @@ class _Interceptor(grpc.UnaryUnaryClientInterceptor, grpc.StreamStreamClientInte
 
 
 _ours = threading.local()
-"""``made``: this thread makes a client of ours, whose channels are seen."""
+"""State of a thread. ``made``: True while the thread makes a client of ours, so that calls on the client's channels are
+recorded."""
 
 
 def _seen(make: Any) -> Any:
-    """Return a maker of channels that lets those of our clients be seen."""
+    """Return ``make`` with an addition: the calls on channels of our own clients are recorded."""
 
     def channel(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
@@ -44,7 +46,7 @@ def watch_pubsub(module: Any) -> None:
 
 
 class _Seeing:
-    """The library, whose clients are seen."""
+    """The Pub/Sub library, with one change: the calls of clients that it makes are recorded."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -53,7 +55,7 @@ class _Seeing:
         return getattr(self._library, name)
 
     def SubscriberClient(self, *arguments: Any, **options: Any) -> Any:
-        """Return a client whose channels are seen."""
+        """Return a client whose calls are recorded."""
         _ours.made = True
         try:
             return self._library.SubscriberClient(*arguments, **options)

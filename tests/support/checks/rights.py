@@ -66,7 +66,8 @@ PUBSUB: Mapping[str, str] = {
 """The permission of each Pub/Sub method (https://cloud.google.com/pubsub/docs/access-control#required_permissions)."""
 
 CONNECT = "container.clusters.connect"
-"""The permission of every request to a cluster's DNS endpoint, whatever Kubernetes says of it
+"""Permission that IAM requires for every request to a cluster's DNS endpoint, in addition to the rights that Kubernetes
+requires
 (https://cloud.google.com/blog/products/containers-kubernetes/new-dns-based-endpoint-for-the-gke-control-plane)."""
 
 DNS_ENDPOINT = re.compile(r"https://[^/:]+\.gke\.goog(?![\w.-])")
@@ -75,7 +76,7 @@ EVERYBODYS = frozenset({"authorization.k8s.io/selfsubjectaccessreviews create an
 """Rights that Kubernetes gives to every account (ClusterRole system:basic-user)."""
 
 ANYWHERE = "anywhere"
-"""The verbs of a right that reaches beyond one namespace."""
+"""Last word of a right that is not limited to one namespace."""
 
 _COMPUTE_PATH = re.compile(
     r".*?projects/[^/]+/(zones|regions|global)(?:/[^/]+)?/"
@@ -90,7 +91,7 @@ _VERBS = {
     "PATCH": ("patch", "patch"),
     "DELETE": ("deletecollection", "delete"),
 }
-"""Kubernetes' verb of a request, first without a name, then with one."""
+"""Kubernetes' verbs for each HTTP method: for a path without an object's name, and for a path with a name."""
 
 
 @cache
@@ -114,10 +115,8 @@ def granted() -> frozenset[str]:
 
 
 def compute_call(verb: str, path: str) -> str:
-    """Return the Compute method behind a request, as Google's reference calls it.
-
-    Verb and path where it is not understood.
-    """
+    """Return the Compute method behind a request, with the name in Google's reference. Return verb and path if the path
+    is not understood."""
     found = _COMPUTE_PATH.fullmatch(path)
     if found is None:
         return f"{verb} {path}"
@@ -132,12 +131,14 @@ def compute_call(verb: str, path: str) -> str:
 
 
 def connect_call(host: str) -> str:
-    """Return the right to reach an API server at all, as a call; empty where no IAM stands before it."""
+    """Return, in the form of a call, the right that is needed to reach an API server at all; empty if IAM does not
+    protect the server."""
     return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 
 def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:
-    """Return the resource and verb by which Kubernetes decides on a request; verb and path if unknown."""
+    """Return the resource and verb by which Kubernetes decides about a request; the HTTP verb and the path if the path
+    is unknown."""
     if (found := _NAMESPACE.fullmatch(path)) is not None:
         group, space, (resource, name), part = "", found[2], found.groups(), None
     elif (found := _KUBE_PATH.fullmatch(path)) is not None:
@@ -151,9 +152,9 @@ def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> st
 
 
 def needed(call: str) -> str:
-    """Return the right that a call needs; empty: none.
+    """Return the right that a call needs; empty if it needs none.
 
-    A call that no table has needs itself, so that no role grants it.
+    For a call that is in no table, return the call itself. No role grants such a right.
     """
     if call in EVERYBODYS:
         return ""

@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NOTES = "SIMULATOR_NOTES"
-"""Names the directory in which every process notes what its simulated Compute API answers; ``witness.py`` says how."""
+"""Environment variable with the directory in which every process writes notes about the responses of its simulated
+Compute API (see ``witness.py``)."""
 
 PLACES = (Path(__file__).parents[2] / "every_process", Path(__file__).parents[3])
 """Directories from which a started process imports ``sitecustomize`` and these tests."""
 
 
 def surroundings(notes: Path) -> dict[str, str]:
-    """Return the environment variables with which processes are attended."""
+    """Return the environment variables that add the checks to a started process."""
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     places = dict.fromkeys([*map(str, PLACES), *filter(None, paths)])
     return {NOTES: str(notes), "PYTHONPATH": os.pathsep.join(places)}
@@ -56,7 +57,8 @@ class Notes:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command; 1 when it was given a response that Google could not give, or none at all, else its exit code."""
+    """Run a command. Return 1 if the simulated API gave a response that Google could not give, or if it gave no
+    response at all; else the exit code of the command."""
     with tempfile.TemporaryDirectory() as directory:
         notes = Notes(Path(directory))
         code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode

@@ -1,6 +1,7 @@
 """Find faults in a Terraform module without Terraform and its providers.
 
-A fault is an argument or block that the Google provider does not have, a missing argument, or a reference to nothing.
+A fault is an argument or block that the Google provider does not have, a missing argument, or a reference to something
+that does not exist.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Module:
 
     @cached_property
     def locals(self) -> dict[str, Any]:
-        """Return every local value, as it is written."""
+        """Return the expression of each local value, by name."""
         return {
             plain(name): value
             for document in self._parsed
@@ -71,7 +72,7 @@ class Module:
 
     @cached_property
     def calls(self) -> dict[str, Block]:
-        """Return the modules that are called."""
+        """Return the blocks that call other modules, by name."""
         return dict(self._blocks("module"))
 
     @cached_property
@@ -97,7 +98,7 @@ class Module:
         return [*self._arguments(), *self._references(), *self._names(), *self._called()]
 
     def default(self, name: str) -> str:
-        """Return the default of a variable that is a text."""
+        """Return the default of a variable whose default is a text."""
         return plain(dict(self._blocks("variable"))[name]["default"])
 
     def of(self, type_: str) -> dict[str, Block]:
@@ -150,7 +151,7 @@ class Module:
 
 
 def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]:
-    """Yield the faults in the variables that a module is given."""
+    """Yield the faults in the variables that are set for a called module."""
     for name in sorted(given - set(called.variables)):
         yield f"{where}: {name}: the module has no such variable"
     for variable in called.variables.values():
@@ -159,7 +160,7 @@ def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]
 
 
 def overlay_values(module: Module) -> set[str]:
-    """Return the names of the overlay's values that a module's output has."""
+    """Return the names of the values for an overlay that are in the output of a module."""
     return set(re.findall(r"\b(\w+) = ", module.outputs["overlay_values"]["value"]))
 
 
@@ -169,7 +170,7 @@ def plain(text: Any) -> str:
 
 
 def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozenset[str]) -> Iterator[str]:
-    """Yield the faults in one block, whose blocks may be made by ``dynamic``."""
+    """Yield the faults in one block and in its inner blocks, including the inner blocks that ``dynamic`` makes."""
     given = {name: value for name, value in body.items() if not OWN.fullmatch(name) and name not in meta}
     dynamic = {plain(name): made["content"] for one in given.pop("dynamic", ()) for name, made in one.items()}
     for name in sorted(given.keys() | dynamic.keys()):
@@ -191,5 +192,5 @@ def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozense
 
 
 def _bodies(value: Any) -> list[Block]:
-    """Return the blocks in a value that the parser gives; none for an argument."""
+    """Return the blocks in a value that the parser gives; empty if the value is an argument."""
     return [one for one in value if isinstance(one, dict) and "__is_block__" in one] if isinstance(value, list) else []

@@ -1,7 +1,7 @@
-"""Checks every response of the simulated Compute API in this process against Google's discovery document, and notes it.
+"""Check every response of the simulated Compute API in this process against Google's discovery document.
 
-Each is a line of the process's own file in ``$SIMULATOR_NOTES``: empty where Google could have given the response, else
-which call it was of and what is wrong with it.
+Each response adds a line to the process's own file in ``$SIMULATOR_NOTES``. The line is empty if Google's API could
+have given the response. Otherwise the line names the call and the faults of the response.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.checks.discovery_schema import problems_of_call
 from tests.support.checks.simulators import NOTES
 
 GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
-"""Parameters that clients send and the discovery document does not list."""
+"""Parameters that Google's clients send but that are not in the discovery document."""
 
 _reply, _lacks = Face.reply, Face._lacks
 
@@ -37,7 +37,7 @@ def lacks(self: Face, verb: str, path: str) -> tuple[int, str]:
 
 
 def note(verb: str, path: str, query: Iterable[str], status: int, text: str) -> None:
-    """Write a line into this process's file."""
+    """Check a response, and write the line about the response into this process's file."""
     names = [name for name in query if name not in GOOGLES_OWN]
     problems = problems_of_call(verb, path, names, status, json.loads(text))
     line = f"{verb} {path} is answered {status}: {'; '.join(problems)}" if problems else ""

@@ -28,7 +28,8 @@ class Client(Protocol):
     """The calls of a client about one managed instance group."""
 
     def create(self, name: str) -> str:
-        """Create an instance by name and wait for the operation; the error, empty when it was accepted."""
+        """Create an instance by name, and wait for the operation. Return the error; empty if the operation
+        succeeded."""
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete instances by name."""

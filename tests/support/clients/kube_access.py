@@ -26,8 +26,8 @@ class Plain:
         return "no login"
 
     def rejected(self, way: Way) -> str:
-        """Keep the way: there are no other credentials."""
+        """Return an empty text, because there are no other credentials to use after a server has rejected the login."""
         return ""
 
     def failed(self, way: Way) -> None:
-        """Keep the way: there is no other."""
+        """Do nothing after a call failed, because there is no other way to the server."""

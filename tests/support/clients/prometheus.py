@@ -1,4 +1,4 @@
-"""A real Prometheus with our configuration and rules, which scrapes every second; and what it answers."""
+"""A real Prometheus with our configuration and rules, which scrapes every second, and queries to this Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PROMETHEUS = pytest.mark.skipif(
 
 @contextmanager
 def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[str]:
-    """Yield the address of one that scrapes these ``host:port`` and keeps its files in ``directory``."""
+    """Run a Prometheus that scrapes these targets (``host:port``) and keeps its files in ``directory``. Yield its
+    address."""
     settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     settings["scrape_configs"][0]["static_configs"][0]["targets"] = list(targets)
@@ -49,7 +50,7 @@ def prometheus(directory: Path, targets: Sequence[str]) -> Iterator[str]:
 
 
 def now(address: str, expression: str) -> list[str]:
-    """Return the values of an instant query; none while Prometheus is not up yet."""
+    """Return the values of an instant query; empty while Prometheus is not ready yet."""
     try:
         got = requests.get(f"{address}/api/v1/query", params={"query": expression}, timeout=5)
     except requests.ConnectionError:
@@ -58,7 +59,7 @@ def now(address: str, expression: str) -> list[str]:
 
 
 def over(address: str, expression: str, begin: float, end: float) -> list[Mapping[str, Any]]:
-    """Return the series of a query over this time, a value each second."""
+    """Return the series of a query from ``begin`` to ``end``, with one value for each second."""
     asked: dict[str, str | float] = {"query": expression, "start": begin, "end": end, "step": 1}
     got = requests.get(f"{address}/api/v1/query_range", params=asked, timeout=30)
     got.raise_for_status()

@@ -1,7 +1,8 @@
-"""A plug-in that Terraform takes for its Google provider: it says what the provider takes, and can make nothing.
+"""A plug-in that Terraform accepts as its Google provider. The plug-in has the provider's schema but can make no
+resource.
 
-So `terraform validate` and `terraform test` with mock providers judge the module for real where the provider itself
-cannot be had. It speaks as much of Terraform's plug-in protocol, version 5, as they ask for.
+So `terraform validate`, and `terraform test` with mock providers, really judge the module on hosts that cannot have the
+provider. The plug-in implements as much of version 5 of Terraform's plug-in protocol as the two commands need.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def schemas() -> bytes:
 
 
 class Methods(grpc.GenericRpcHandler):
-    """The methods that Terraform asks for; an empty response reports no mistake."""
+    """The methods that Terraform calls. An empty response reports no mistake."""
 
     def __init__(self, ended: threading.Event) -> None:
         self._responses = {"GetSchema": schemas(), "Check": field(1, 1)}
@@ -110,7 +111,7 @@ class Methods(grpc.GenericRpcHandler):
 
 
 def serve() -> None:
-    """Answer until Terraform says that it is done."""
+    """Respond to calls until Terraform sends Shutdown."""
     ended = threading.Event()
     server = grpc.server(ThreadPoolExecutor(4), handlers=(Methods(ended),))
     port = server.add_insecure_port("127.0.0.1:0")

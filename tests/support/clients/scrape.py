@@ -17,7 +17,7 @@ Series = Mapping[str, str]
 
 
 class Scrape:
-    """A loop's metrics; records the families whose expected values a test has seen."""
+    """The metrics of a loop. The object also records for which metric families a test has seen an expected value."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         """Use ``url`` for the present address of the loop."""
@@ -26,7 +26,8 @@ class Scrape:
         """The families, without ``hf_provisioner_``, whose values were as expected."""
 
     def series(self, name: str, **labels: str) -> list[float]:
-        """Return the values of the series with these labels; ``name`` is a sample's, without ``hf_provisioner_``."""
+        """Return the values of the series with these labels. ``name``: name of a sample, without
+        ``hf_provisioner_``."""
         text = requests.get(f"{self._url()}/metrics", timeout=10).text
         samples = [
             (family.name, sample) for family in text_string_to_metric_families(text) for sample in family.samples
@@ -40,7 +41,7 @@ class Scrape:
         return [value for _, value in found]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the sum of those series; NaN where there is none."""
+        """Return the sum of the series with these labels; NaN if there is no such series."""
         values = self.series(name, **labels)
         return math.fsum(values) if values else math.nan
 
@@ -52,7 +53,8 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """Return the value once it is ``expected``, or once that is true of it.
+        """Wait until the value is ``expected`` or, if ``expected`` is a function, until the function returns True for
+        the value. Return the value.
 
         ``meanwhile`` is called before each observation.
         """
@@ -72,5 +74,5 @@ class Scrape:
         return seen[0]
 
     def has_no(self, name: str, **labels: str) -> bool:
-        """Return True if no such series is exported, or its value is 0."""
+        """Return True if no series with these labels is exported, or if its value is 0."""
         return not any(self.series(name, **labels))

@@ -1,6 +1,6 @@
-"""Terraform on the part of the module that needs no provider: HostFactory's files of an example.
+"""Run Terraform on the part of the module that needs no provider: HostFactory's files of an example.
 
-``python -m tests.support.clients.terraform`` writes those of ``deploy/terraform/examples/grid.tfvars`` again.
+``python -m tests.support.clients.terraform`` writes the files of ``deploy/terraform/examples/grid.tfvars`` again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ENDPOINT = "https://203.0.113.7"
 
 
 def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -> subprocess.CompletedProcess[str]:
-    """Run Terraform in a directory, offline and without settings of its user, but for those given."""
+    """Run Terraform in a directory, offline. ``settings``: file with the settings of Terraform's user; by default there
+    are none."""
     environment = os.environ | {
         "TF_CLI_CONFIG_FILE": str(settings),
         "CHECKPOINT_DISABLE": "1",
@@ -45,7 +46,7 @@ def terraform(*words: str, directory: Path, settings: Path = Path(os.devnull)) -
 
 
 def copied(directory: Path) -> Path:
-    """Return a copy of the module that renders settings, initialized."""
+    """Copy the module that renders settings, initialize the copy, and return its directory."""
     copy = directory / "settings"
     shutil.copytree(SETTINGS, copy)
     done = terraform("init", "-no-color", "-input=false", directory=copy)
@@ -54,7 +55,8 @@ def copied(directory: Path) -> Path:
 
 
 def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
-    """Return a copy of a whole module, initialized with our plug-in as the provider, and Terraform's settings."""
+    """Return an initialized copy of a whole module, with our plug-in as the provider, and the file with Terraform's
+    settings."""
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
     shutil.copytree(module, copy)
     install(mirror)

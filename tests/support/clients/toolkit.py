@@ -1,4 +1,5 @@
-"""Cluster Toolkit on ``deploy/cluster-toolkit``: its program, the modules with a provider that makes nothing, runners.
+"""Cluster Toolkit with ``deploy/cluster-toolkit``: its program gcluster, and Terraform modules with a provider that
+makes no resources.
 
 ``python -m tests.support.clients.toolkit CLONE`` builds gcluster from a clone of the toolkit, once per machine.
 """
@@ -53,7 +54,7 @@ def copied(directory: Path) -> Path:
 
 
 def go_program(name: str) -> Path:
-    """Return a program that Go builds, once per machine; skips without Go."""
+    """Return a program that Go builds, once per machine. Skip the test if Go is missing."""
     package, version = GO_PROGRAMS[name]
 
     def build(aside: Path) -> None:
@@ -68,7 +69,8 @@ def go_program(name: str) -> Path:
 
 
 def gcluster() -> Path:
-    """Return the toolkit's program, from GCLUSTER, from the PATH, or built; skip if there is none."""
+    """Return the program gcluster: from the variable GCLUSTER, from the PATH, or built before. Skip the test if there
+    is none."""
     built = cache(os.environ) / "gcluster" / "gcluster"
     found = os.environ.get("GCLUSTER") or shutil.which("gcluster") or (str(built) if built.is_file() else None)
     if found is None:
@@ -88,7 +90,7 @@ def _go_build(directory: Path, target: Path, *words: str) -> None:
 
 
 def deployment(blueprint: Path, out: Path) -> Path:
-    """Return the folder that gcluster makes of a blueprint, as seen from the folder of the blueprint."""
+    """Return the folder that gcluster makes from a blueprint. gcluster runs in the folder of the blueprint."""
     words = ["create", blueprint.name, "--out", str(out), "--skip-validators", ",".join(ASKS_GOOGLE)]
     done = subprocess.run(
         [gcluster(), *words, "--download-dependencies=false"],
@@ -117,7 +119,8 @@ def outputs(module: Path, variables: Mapping[str, Any], directory: Path) -> dict
 
 
 def settings_of(blueprint: Path, source: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a blueprint gives its module from this source, with values for what others put out."""
+    """Return the settings that a blueprint gives its module from this source. ``known``: values of the outputs of other
+    modules."""
     document = yaml.safe_load(blueprint.read_text())
     variables = {f"$(vars.{name})": value for name, value in document["vars"].items()} | dict(known)
     (settings,) = (
@@ -131,7 +134,7 @@ def settings_of(blueprint: Path, source: str, known: Mapping[str, Any]) -> dict[
 
 
 def resolved(value: Any, known: Mapping[str, Any]) -> Any:
-    """Return a setting whose expressions are replaced by what is known of them."""
+    """Return a setting with its expressions replaced by the values in ``known``."""
     if isinstance(value, dict):
         return {name: resolved(inner, known) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A wire between a client and a server that a test can cut, block and fix: what networks do and servers do not."""
+"""A wire between a client and a server. A test can cut, block and fix the wire, and so imitate faults of networks."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ class Wire:
             return len(self._open) // 2
 
     def cut(self) -> None:
-        """Break all connections off; new ones are possible."""
+        """Break all connections. New connections are possible."""
         with self._lock:
             for end in self._open:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
     def down(self) -> None:
-        """Break all connections off, and each new one at once."""
+        """Break all connections, and each new connection at once."""
         self._refusing = True
         self.cut()
 
     def block(self) -> None:
-        """Let connections stand and carry nothing."""
+        """Keep connections open, but carry no bytes."""
         self._flowing.clear()
 
     def fix(self) -> None:
-        """Carry everything again, also what was held up."""
+        """Carry bytes again, including the bytes that were held up, and accept connections."""
         self._refusing = False
         self._flowing.set()
 

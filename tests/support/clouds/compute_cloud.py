@@ -32,7 +32,7 @@ QUICK = Timings(
     notice=0.3,
     repair=(0.1, 0.2),
 )
-"""Timings of a whole life of a VM in a second of world time."""
+"""Timings with which the whole life of a VM takes about a second of world time."""
 
 
 class ComputeCloud:

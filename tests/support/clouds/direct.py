@@ -1,7 +1,7 @@
-"""The embedded cloud in virtual time: its places as backends, straight on the model, without HTTP or threads.
+"""The embedded cloud in virtual time. Its places are backends that call the model directly, without HTTP or threads.
 
-What a place shows is read by the real backends' own readers. What goes wrong between the loop and a place is said by
-the test that drives it (``Line``); what goes wrong inside the place is a fault of the model.
+The reading functions of the real backends read what a place shows. A test sets the faults between the loop and a place
+(``Line``). Faults inside a place are faults of the model.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from provisioner.names import name_pattern
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """A fault of one call on its way to the place, instead of its action and answer."""
+    """A fault of one call on its way to the place. The fault replaces the action and its response."""
 
     failure: Failure | None
     """The failure that the loop gets; None if the call is not even started."""
     applied_after: float | None = None
-    """Seconds after which the place does it all the same; None: never."""
+    """Seconds after which the place carries out the action although the call failed; None: never."""
 
 
 @dataclass(slots=True)
 class Line:
-    """The line between the loop and one place. By itself nothing goes wrong on it."""
+    """The line between the loop and one place. By default the line has no faults."""
 
     blind: Failure | None = None
     """The reason why every observation fails: an error, a missing page, an unreachable part of the place."""
     lag: float = 0.0
-    """Lists show the place as it was so many seconds ago. Only a MIG's lists can lag."""
+    """Age of the lists in seconds: a list shows the place as it was at that time. Only a MIG's lists can lag."""
     mishaps: deque[Mishap] = field(default_factory=deque)
-    """Mishaps of the next calls; one call is one machine."""
+    """Faults of the next calls, in order. A call acts on one machine."""
 
 
 class Direct(ABC):
-    """A pool that implements ``provisioner.backends.Backend``; actions are done one after the other, at once."""
+    """A pool that implements ``provisioner.backends.Backend``. The pool carries out actions one after the other, at
+    once."""
 
     def __init__(self, pool: str, world: World, *, line: Line | None = None) -> None:
         self.pool = pool
@@ -71,13 +72,14 @@ class Direct(ABC):
         """Close nothing."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return a snapshot of everything of ours in the place."""
+        """Return a snapshot of all our machines in the place."""
         if self.line.blind is not None:
             raise BackendError(self.line.blind.error, self.line.blind.text)
         return self._observe(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create machines, in order; nothing more of a template after its first error that the next would meet too."""
+        """Create machines in order. After an error that further creates of the template would meet, too, send no
+        further create of this template."""
         outcomes: list[Outcome] = []
         stopped: set[str] = set()
         for create in creates:
@@ -96,7 +98,7 @@ class Direct(ABC):
         return outcomes
 
     def _send(self, action: Action, do: Callable[[], Failure | None]) -> list[Outcome]:
-        """Do it, unless something happens to the call; empty when it was not started."""
+        """Carry out an action unless a fault is due. Return its outcome; an empty list if the call was not started."""
         mishap = self.line.mishaps.popleft() if self.line.mishaps else None
         if mishap is None:
             return [Outcome(action, do())]
@@ -258,7 +260,8 @@ class DirectMig(Direct):
 
 
 def _result(operation: operations.Operation) -> Failure | None:
-    """Return the failure that the caller gets of an operation; a slow operation is not awaited."""
+    """Return the failure of an operation, as the caller of the place gets it. The caller does not wait for a slow
+    operation."""
     if not operation.done:
         return Failure(ErrorClass.TIMEOUT, "not accepted in time")
     error = operation_error(operation.document())

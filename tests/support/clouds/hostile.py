@@ -1,4 +1,4 @@
-"""A server on loopback that answers as no cloud should: without an end, too much, or nonsense."""
+"""A server on loopback whose responses are wrong: they do not end, are too large, or are nonsense."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 MIB = 1 << 20
 LARGE = 600
-"""MiB of a body that ought to be refused."""
+"""Size of a body that has to be refused, in MiB."""
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n"
 
@@ -78,11 +78,12 @@ NONSENSE: dict[str, Callable[[], Iterator[bytes]]] = {
     ),
     "a refusal of nonsense": lambda: iter([whole(b'{"error":[[]],"message":{},"reason":[]}', b"HTTP/1.1 403 No\r\n")]),
 }
-"""Responses that end, and that hold no answer."""
+"""Responses that end but contain no valid document."""
 
 
 class HostileCloud:
-    """Answers every request, or connection, with the same bytes. A context manager, whose value is its address."""
+    """Server that sends the same bytes for every request or, if ``unasked``, for every connection. The object is a
+    context manager."""
 
     def __init__(self, answer: Callable[[], Iterator[bytes]], *, unasked: bool = False) -> None:
         self.asked: list[bytes] = []

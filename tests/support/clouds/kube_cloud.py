@@ -20,13 +20,13 @@ QUICK = {"schedule": 0.02, "start": 0.02, "ready": 0.02, "stop": 0.05, "confirm"
 
 
 def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:
-    """Impose these faults, and short timings but for those given."""
+    """Impose these faults and short timings. ``timings``: timings that differ."""
     simulator.impose(faults, {"gke": {**QUICK, **timings}})
 
 
 @contextmanager
 def official_client(simulator: Simulator) -> Iterator[Any]:
-    """Yield the official client's CoreV1Api by the simulator's kubeconfig; what fails is not tried again."""
+    """Yield the official client's CoreV1Api with the simulator's kubeconfig. The client does not retry failed calls."""
     settings = client.Configuration()
     load: Any = config.load_kube_config
     load(str(simulator.kubeconfig), client_configuration=settings)

@@ -1,4 +1,4 @@
-"""A MIG backend on a simulated group, and what its tests ask."""
+"""A MIG backend on a simulated group, and the observations and calls that its tests need."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pool(endpoint: str, spec: MigSpec = ZONAL, **more: Any) -> MigPool:
 
 
 class Bench:
-    """A backend on a simulated group, with loop time that a test moves."""
+    """A backend on a simulated group. The test moves loop time."""
 
     def __init__(self, spec: MigSpec, **cloud: Any) -> None:
         self.spec = spec
@@ -76,7 +76,7 @@ class Bench:
         return self.backend.delete(deletes, lambda: True)
 
     def running(self, count: int) -> Snapshot:
-        """Return the look at which so many machines run."""
+        """Return the first snapshot that shows exactly ``count`` machines, all running."""
         observations: list[Snapshot] = []
 
         def all_run() -> bool:
@@ -99,7 +99,7 @@ class Bench:
         return sum(operation["operationType"].endswith(method) for operation in operations.values())
 
     def calls_of(self, act: Callable[[], Any]) -> list[str]:
-        """Return the ends of the paths that ``act`` asks for."""
+        """Return the last part of the path of each request that ``act`` makes."""
         before = len(self.cloud.requests)
         act()
         return [path.rpartition("/")[2] for _, path in self.cloud.requests[before:]]
@@ -126,7 +126,8 @@ def failures(outcomes: Sequence[Outcome]) -> list[ErrorClass]:
 
 
 class OddServer:
-    """Answers every request with 200 and the same body, with a pause before each of its bytes."""
+    """Server that answers every request with status 200 and the same body, with a pause before each byte of the
+    body."""
 
     def __init__(self, body: bytes, pause: float = 0.0) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"

@@ -24,7 +24,8 @@ EXACT = Timings(
     notice=30.0,
     repair=(20.0, 20.0),
 )
-"""No chance: a member after 1 s, its VM after 2 s, RUNNING after 12 s; deleted: VM gone 6 s, member 8 s later."""
+"""Timings without randomness. After a create: a member after 1 s, its VM after 2 s, RUNNING after 12 s. After a delete:
+the VM is gone after 6 s, the member after 8 s."""
 
 ZONE = "us-central1-a"
 SPEC = advised(project="p", zone=ZONE, name="g")

@@ -1,7 +1,7 @@
-"""HostFactory's requests, the loop's cycles and the MIG backend over HTTP, on groups whose time the test passes.
+"""HostFactory's requests, the loop's cycles and the MIG backend over HTTP, with groups whose time the test advances.
 
-Loop time is the cloud's time, and it passes between two cycles: nothing depends on how fast the test runs. Of the loop
-only its threads are left out.
+Loop time is the cloud's time, and advances only between two cycles. So the speed of the test does not matter. All parts
+of the loop are real except its threads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Grid:
         request_deadline: float = 1800.0,
         **limits: float,
     ) -> None:
-        """Use ``operation`` seconds until the group acts on a call, and ``limits`` for every pool."""
+        """Make a grid. ``operation``: seconds until a group acts on a call. ``limits``: limits of every pool."""
         self.specs = tuple(specs)
         timings = replace(EXACT, operation=(operation, operation))
         self.cloud = ComputeCloud(specs, speed=0.0, timings=timings, switches=switches)
@@ -88,7 +88,7 @@ class Grid:
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def restart(self) -> None:
-        """End the process with all that it had not recorded, and begin a new one."""
+        """Start a new loop that has only what the former loop has recorded."""
         self._close()
         times = ComputeTimes(admission=0.1, window=0.0)
         projects = Projects("hf", calls_per_minute=1_000_000, times=times)
@@ -112,7 +112,7 @@ class Grid:
         """Return no uptime, so that across a restart the wall clock counts."""
 
     def cycle(self) -> None:
-        """Look at every pool, then one pass of the loop."""
+        """Observe every pool, and run one cycle of the loop."""
         observations: dict[str, Observation] = {}
         for name, backend in self.backends.items():
             now = self.now()
@@ -124,7 +124,8 @@ class Grid:
         assert not report.problem, report.problem
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Run cycles until ``condition`` holds, for so many seconds of loop time at most."""
+        """Run cycles until ``condition`` returns a true value, and return this value. Fail after ``seconds`` of loop
+        time."""
         deadline = self.now() + seconds
         while not (value := condition()):
             assert self.now() < deadline, f"{what}: not within {seconds} s"
@@ -133,7 +134,7 @@ class Grid:
         return value
 
     def run(self, seconds: float) -> None:
-        """Run cycles for so many seconds of loop time."""
+        """Run cycles for this many seconds of loop time."""
         end = self.now() + seconds
         self.until(lambda: self.now() >= end, seconds + 1.0, "time")
 
@@ -164,7 +165,7 @@ class Grid:
         return body
 
     def running(self, id_: str) -> list[str]:
-        """Return the machines that succeeded, of a request's answer."""
+        """Return the machines that succeeded according to a request's answer."""
         return [machine["name"] for machine in self.answer(id_)["machines"] if machine["result"] == "succeed"]
 
     def lost(self) -> set[str]:
@@ -187,11 +188,11 @@ class Grid:
         self.cloud.set_faults(*faults)
 
     def calls(self, kind: str) -> int:
-        """Return requests of this kind that the API ever got."""
+        """Return the number of requests of this kind that the API has received so far."""
         return sum(path.endswith(kind.replace(".", "/")) for _, path in self.cloud.requests)
 
     def operations(self, kind: str) -> int:
-        """Return operations of this kind that the API ever began."""
+        """Return the number of operations of this kind that the API has started so far."""
         scopes = [spec.scope for spec in self.specs]
         operations = self.cloud.do(
             lambda: [

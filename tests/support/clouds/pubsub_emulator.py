@@ -19,9 +19,9 @@ NO_EMULATOR = "needs the Pub/Sub emulator: a Cloud SDK that has it, and Java; or
 
 
 def program() -> Path | None:
-    """Return the emulator of the Cloud SDK.
+    """Return the emulator of the Cloud SDK; None if it is not installed.
 
-    The SDK is named by CLOUDSDK_ROOT_DIR, has the gcloud of the PATH, or was installed by packages.
+    The SDK is in CLOUDSDK_ROOT_DIR, or has the gcloud of the PATH, or was installed from packages.
     """
     if shutil.which("java") is None:
         return None
@@ -37,7 +37,7 @@ def program() -> Path | None:
 
 @contextmanager
 def running(emulator: Path, log: Path) -> Iterator[str]:
-    """Yield the address of an emulator of our own."""
+    """Start an emulator, and yield its address."""
     (port,) = free_ports(1)
     with log.open("wb") as output:
         process = subprocess.Popen(

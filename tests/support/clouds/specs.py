@@ -1,4 +1,4 @@
-"""Managed instance groups as a grid should have them, and as our pages and Terraform files make them."""
+"""Managed instance groups with the settings that a grid needs, and that our pages and Terraform files use."""
 
 from __future__ import annotations
 

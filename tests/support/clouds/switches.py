@@ -46,14 +46,15 @@ Row = tuple[object, ...]
 
 
 def pairs_of(row: Row) -> set[tuple[tuple[int, object], tuple[int, object]]]:
-    """Return every two values of a row, each with its place in the row."""
+    """Return every pair of values of a row, each value with its position in the row."""
     return set(combinations(enumerate(row), 2))
 
 
 def pairwise(values: Sequence[Sequence[object]]) -> list[Row]:
-    """Return rows so that any two values of two places stand together in one of them; the first has all first values.
+    """Return rows in which each pair of values of any two positions occurs at least once. The first row has the first
+    value of each position.
 
-    Greedy: each further row is the one that has most of the pairs which are still missing.
+    The choice is greedy: each further row is the row with the most pairs that are still missing.
     """
     every = [*product(*(choice[::-1] for choice in values))]
     rows = [every[-1]]
@@ -65,13 +66,13 @@ def pairwise(values: Sequence[Sequence[object]]) -> list[Row]:
 
 
 VALUES = [[*dict.fromkeys(choice)] for choice in zip(*map(astuple, [PESSIMISTIC, *FLIPPED.values()]), strict=True)]
-"""The values of each switch, the hardest first."""
+"""The possible values of each switch. The hardest value is the first."""
 
 COMBINATIONS = {f"combination {number}": Switches(*row) for number, row in enumerate(pairwise(VALUES)[1:], 1)}
-"""With ``PESSIMISTIC`` they hold every pair of values; the two outcomes of a taken name exclude each other."""
+"""Combinations of switches. Together with ``PESSIMISTIC`` they contain every pair of values of two switches."""
 
 ASSUMED = FLIPPED | COMBINATIONS
-"""Names that the fixture ``switches`` may be asked for."""
+"""Switches that the fixture ``switches`` can set, by the name of the parameter."""
 
 
 def _params(names: Iterable[str]) -> list[ParameterSet]:
@@ -82,19 +83,20 @@ EACH = [pytest.param("", id="unflipped"), *_params(ASSUMED)]
 """Parameters of the fixture ``switches``."""
 
 FLIPS = _params([*COMBINATIONS][:2])
-"""Parameters of the fixture ``switches`` for tests that take long: each behaviour is flipped in one of the two."""
+"""Parameters of the fixture ``switches`` for tests that take long: two combinations. At least one of them flips each
+behaviour."""
 
 GIVEN = "SIMULATOR_SWITCHES"
-"""Pass the default switches to a process that a test starts, as JSON."""
+"""Environment variable that passes the default switches to a started process, as JSON."""
 
 
 def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
-    """Make these the defaults of this process, and of those that it starts, as long as the patch holds."""
+    """Make these switches the defaults of this process and of the processes that it starts, until the patch ends."""
     patch.setattr(Switches.__init__, "__defaults__", astuple(switches))
     patch.setenv(GIVEN, json.dumps(asdict(switches)))
 
 
 def assume_given() -> None:
-    """Make the switches that this process was given its defaults from now on."""
+    """Make the switches in the environment, if there are any, the defaults of this process from now on."""
     if given := os.environ.get(GIVEN):
         Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))

@@ -1,7 +1,6 @@
-"""The simulated Compute API in virtual time: Google's clients and our own reads reach the code of the HTTP face without
-a network. A call that has to wait lets the world's clock run, so that an hour of trouble takes moments and is the same
-each time.
-"""
+"""The simulated Compute API in virtual time. Google's clients and our backends call the code of the HTTP server without
+a network. While a call waits, the world's clock advances, so that an hour of faults takes moments and is the same in
+each run."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ STEP = 0.05
 
 
 class VirtualWire:
-    """``with VirtualWire(groups)``: requests to ``ENDPOINT`` are answered by these groups. Several threads may ask."""
+    """Wire without a network: within ``with VirtualWire(groups)``, these groups answer the requests to ``ENDPOINT``.
+    Several threads may send requests."""
 
     def __init__(self, groups: Groups) -> None:
         self._face = Face(groups, groups.world)
@@ -60,7 +60,7 @@ class VirtualWire:
         self._loop.close()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; calls whose callers have gone are still carried out."""
+        """Advance the world's time. Calls whose callers have stopped waiting are still carried out."""
         with self._lock:
             end = self._world.now + seconds
             while self._world.now < end:
@@ -107,7 +107,7 @@ class VirtualWire:
 
 
 async def _turns() -> None:
-    """Run every call that need not wait any longer."""
+    """Continue every call that has nothing to wait for."""
     for _ in range(3):
         await asyncio.sleep(0)
 

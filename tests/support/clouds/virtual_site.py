@@ -1,4 +1,5 @@
-"""A provisioner on simulated MIGs in virtual time: real state files, cycles and backend; HF's calls by hand."""
+"""A provisioner with simulated MIGs in virtual time. State files, cycles and backend are real. The test makes HF's
+calls."""
 
 from __future__ import annotations
 
@@ -61,11 +62,11 @@ EXACT = Timings(
     leave=(3.0, 3.0),
     repair=(15.0, 15.0),
 )
-"""Timings that leave nothing to chance."""
+"""Timings without randomness."""
 
 PATIENCE = ComputeTimes(call=10.0, observation=60.0, admission=0.2, window=0.0)
-"""A call waits in the world's time; between two waits for an operation, and for all of them, real time passes. So does
-the window of the budget of calls, which would never end here."""
+"""Time limits of calls. A call waits in the world's time. Real time passes in the waits for operations, and in the
+window of the call budget; this window would never end in the world's time."""
 
 PACE = 10.0
 """World seconds between two cycles."""
@@ -74,7 +75,7 @@ MUTATIONS = ("createInstances", "deleteInstances", "abandonInstances", "recreate
 
 
 def limits_of(pools: Sequence[str]) -> Limits:
-    """Return limits under which everything may be tried at once, and nothing takes long."""
+    """Return limits that allow all requests at once and have short deadlines."""
     pool = PoolLimits(
         "",
         initial_window=1000,
@@ -95,11 +96,11 @@ def limits_of(pools: Sequence[str]) -> Limits:
 
 
 class Crash(BaseException):
-    """The end of the process, as an exception."""
+    """Exception that stands for the end of the process."""
 
 
 class VirtualSite:
-    """``with VirtualSite(directory) as site``: a pool for each MIG, named as it."""
+    """A site with one pool for each MIG: ``with VirtualSite(directory) as site``. A pool has the name of its MIG."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class VirtualSite:
         """Return no uptime, so that across a restart the wall clock counts."""
 
     def restart(self) -> None:
-        """Start a process that has only the files."""
+        """Start a new loop that has only the files of the former loop."""
         self._close()
         projects = Projects(PREFIX, calls_per_minute=1_000_000, times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
@@ -172,7 +173,7 @@ class VirtualSite:
             backend.close()
 
     def cycle(self) -> CycleReport:
-        """Look at every pool, then run one pass of the loop."""
+        """Observe every pool, and run one cycle of the loop."""
         sought = self.reconciler.sought()
         self.reports.append(
             self.reconciler.cycle({name: self.observe(name, sought.get(name)) for name in self.backends})
@@ -190,7 +191,8 @@ class VirtualSite:
         return self._notices.add_to(seen, known.lag_seconds if known else 0.0)
 
     def listen(self) -> Counter[Worth]:
-        """Connect the loop to the audit log from now on, and return the counted worths of its entries."""
+        """Connect the loop to the audit log from now on. Return a counter of the log's entries by their use for the
+        loop."""
         from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
@@ -207,7 +209,7 @@ class VirtualSite:
         return worths
 
     def run(self, seconds: float, *, polls: bool = True) -> None:
-        """Let time pass, with cycles; HF polls everything, or nothing."""
+        """Run cycles for this many seconds. ``polls``: HF polls each request before each cycle."""
         end = self.now() + seconds
         while self.now() < end:
             self._wire.advance(self._pace)
@@ -216,11 +218,11 @@ class VirtualSite:
             self.cycle()
 
     def unseen(self, seconds: float) -> None:
-        """Let time pass without an observation."""
+        """Advance the time without an observation."""
         self._wire.advance(seconds)
 
     def until(self, condition: Callable[[], object], seconds: float = 3600.0, what: str = "it") -> None:
-        """Run until the condition holds; AssertionError when it does not within so many world seconds."""
+        """Run cycles until the condition holds. Raises AssertionError after ``seconds`` of the world's time."""
         end = self.now() + seconds
         while not condition():
             assert self.now() < end, f"{what} did not come true within {seconds} s: {self.phases()}"
@@ -249,11 +251,11 @@ class VirtualSite:
         return entry
 
     def ended(self, id_: str) -> bool:
-        """Return True once HF has its terminal answer."""
+        """Return True if HF has read the terminal answer to this request."""
         return self.answer(id_)["status"] != "running"
 
     def asked(self, count: int) -> dict[str, Any]:
-        """Return the terminal answer to a request."""
+        """Request machines, run until HF has the terminal answer, and return this answer."""
         id_ = self.request(count)
         self.until(lambda: self.ended(id_), what=f"the end of {id_}")
         return self.answer(id_)
@@ -287,7 +289,7 @@ class VirtualSite:
 
 
 def succeeded(answer: dict[str, Any]) -> list[str]:
-    """Return the machines that HF has from an answer."""
+    """Return the names of the machines that succeeded according to an answer."""
     return sorted(machine["name"] for machine in answer["machines"] if machine["result"] == "succeed")
 
 
@@ -303,7 +305,8 @@ def _pool(spec: MigSpec, group: str) -> MigPool:
 
 @contextmanager
 def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
-    """End the process at the next create or delete, after the cloud has done it, or before it got the call."""
+    """Raise ``Crash`` at the next call of ``method`` (create or delete), before the cloud gets the call or, if
+    ``applied``, after the cloud has carried it out."""
     act = getattr(backend, method)
 
     def last_act(*arguments: Any) -> None:
