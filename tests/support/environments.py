@@ -50,7 +50,7 @@ def environment(directory: Path, wheels: Collection[Path], extras: Collection[st
 
 
 def _pip(*arguments: str | Path) -> None:
-    """Run pip without access to our clone: PYTHONPATH is not set, and the working directory is another."""
+    """Run pip in Python's isolated mode, so that neither PYTHONPATH nor the working directory leads to our clone."""
     subprocess.run([sys.executable, "-I", "-m", "pip", *arguments], env={"PATH": os.environ["PATH"]}, check=True)
 
 

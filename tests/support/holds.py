@@ -1,4 +1,4 @@
-"""Holds that an operator sets and releases, as commands do."""
+"""Set and release holds, as the commands of an operator do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A host for tests that install: a Python that anybody may run, a user without rights, and the build's own tools."""
+"""The host of tests that install programs: a Python that every user may run, a user without rights, and the build's own
+tools."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"
-"""The system's Python: other users may not run one below a home directory."""
+"""The system's Python. Other users may run it, but not a Python below a home directory."""
 
 UNPRIVILEGED_USER = 54321
 """A user id that has no entry in /etc/passwd."""
 
 
 def tools() -> Path:
-    """Return the Python of the environment that builds, made by ``make`` where it is not there yet."""
+    """Return the Python of the environment that builds. If the environment is missing, ``make`` makes it."""
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "tools.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,7 +39,7 @@ def python_version() -> str:
 
 
 def other_python(version: str) -> str:
-    """Return a Python of that version, pyenv's or of the PATH; skips where there is none."""
+    """Return a Python of this version, from pyenv or from the PATH. Skip the test if there is none."""
     kept = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
     found = shutil.which(f"python{version}") if not kept else str(kept[-1])
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False).returncode:
@@ -47,7 +48,7 @@ def other_python(version: str) -> str:
 
 
 def environment_on(python: Path, directory: Path) -> Path:
-    """Return the program of a virtual environment that has our packages, on a Python at another place."""
+    """Make a virtual environment with our packages for a Python at another place. Return the environment's program."""
     version = Path(sys.executable).resolve().name
     (directory / "bin").mkdir(parents=True)
     (directory / "bin" / version).symlink_to(python / "bin" / version)
@@ -58,7 +59,7 @@ def environment_on(python: Path, directory: Path) -> Path:
 
 
 def as_unprivileged(*command: str | Path) -> list[str]:
-    """Return the command, for a user without rights."""
+    """Return the command line that runs this command as a user without rights."""
     if os.geteuid() != 0:
         return [str(part) for part in command]
     change = ["setpriv", f"--reuid={UNPRIVILEGED_USER}", f"--regid={UNPRIVILEGED_USER}", "--clear-groups", "--"]

@@ -119,7 +119,7 @@ class CondorPool:
         self._set(slots=slots, schedds=schedds)
 
     def fails(self, *schedds: str, is_silent: bool = False) -> None:
-        """Let these schedds not answer any more, or the central manager."""
+        """From now on, let these schedds not respond. ``is_silent``: the central manager does not respond."""
         self._set(down=schedds, is_silent=is_silent)
 
     def calls(self) -> list[list[str]]:

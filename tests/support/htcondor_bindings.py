@@ -27,7 +27,8 @@ class StandIn:
         return [classad2.ClassAd({"Name": name, "MyAddress": name}) for name in self.pool["schedds"]]
 
     def query(self, *arguments: Any, projection: Any = (), opts: Any = None) -> list[Any]:
-        """Answer as schedd (``command_query_job_ads`` in schedd.cpp) or as central manager, which has no ``opts``."""
+        """Respond to a query as a schedd does (``command_query_job_ads`` in schedd.cpp) or as the central manager does,
+        which has no ``opts``."""
         if opts is None:
             _, constraint, projection = arguments
             return [ad for text in self.pool["slots"] if _holds(ad := _parse(text), constraint)]

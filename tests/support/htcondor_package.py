@@ -21,7 +21,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
-    """Return the Python that has the package, which is installed now if asked for. Raise BuildError without it."""
+    """Return the Python that has the package. With ``install``, install the package if it is missing. Raise BuildError
+    if the package is missing."""
     if given := environment.get("TEST_HTCONDOR"):
         return Path(given)
     directory = cache(environment) / f"htcondor-{VERSION}-python-{PYTHON}"

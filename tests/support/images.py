@@ -1,4 +1,5 @@
-"""The container image under test: what it is built on and from, where, and a container of it as a pod's."""
+"""The container image under test: the base that it is built on, the index and the registry that the build uses, and a
+container of the image that runs like a pod's container."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from tests.support.ports import free_ports
 from tests.support.waiting import PATIENCE, until
 
 PACKAGES = ("python3", "python3-venv", "ca-certificates", "apt")
-"""Packages of the base besides Debian's essential packages, as the base from a registry has them."""
+"""Packages that the base from a registry has in addition to Debian's essential packages."""
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Return the command, run to its end in the root of the source."""
+    """Run a command in the root of the source, and return its result."""
     return subprocess.run(
         command,
         env=os.environ | environment,
@@ -85,7 +86,8 @@ def debian(directory: Path) -> None:
 
 
 class Index:
-    """A package index with the wheels of a directory, behind TLS; what it was asked for. A context manager."""
+    """A package index over TLS with the wheels of a directory. It records the paths that clients request. The object is
+    a context manager."""
 
     def __init__(self, wheels: Path, authority: Authority) -> None:
         for wheel in list(wheels.iterdir()):
@@ -114,17 +116,18 @@ class Index:
 
 
 class Registry:
-    """A registry of images, behind TLS and a login; what it was asked for. A context manager."""
+    """A registry of images with TLS and a login. It records the requests of clients. The object is a context
+    manager."""
 
     USER, PASSWORD = "builder", "hunter2"
     LOGINS = f"{USER}:$2b$05$qUfIPmtBc.kZgZab/DqaTuOP4t8AtQA8OgjNWrNg85O3Bp9Ghsf3S\n"
-    """The password's bcrypt."""
+    """Line of the password file: the user and the bcrypt hash of the password."""
 
     def __init__(self, directory: Path, authority: Authority) -> None:
         self._directory, self._authority = directory, authority
         (port,) = free_ports(1)
         self.name = f"localhost:{port}"
-        """Its host and port, as images are named by it."""
+        """Host and port of the registry, with which the names of its images begin."""
         key, certificate = authority.signed("localhost")
         files = {name: directory / name for name in ("key.pem", "certificate.pem", "logins")}
         for file, content in zip(files.values(), (key, certificate, self.LOGINS.encode()), strict=True):
@@ -140,11 +143,11 @@ class Registry:
 
     @property
     def asked(self) -> list[str]:
-        """Return method and path of each request that it granted."""
+        """Return method and path of each request that the registry has granted."""
         return re.findall(r'"([A-Z]+ \S+) HTTP/\d\.\d" 2\d\d ', (self._directory / "log").read_text())
 
     def trusted(self, directory: Path) -> dict[str, str]:
-        """Return the environment of a builder whose user trusts the authority, and has logged in."""
+        """Return the environment of a builder whose user trusts the certificate authority and has logged in."""
         place = directory / ".config" / "containers" / "certs.d" / self.name
         place.mkdir(parents=True)
         shutil.copy(self._authority.file, place / "ca.crt")
@@ -155,11 +158,11 @@ class Registry:
         return environment
 
     def home(self, directory: Path) -> dict[str, str]:
-        """Return the environment of a builder's user without any login."""
+        """Return the environment of a builder whose user has not logged in."""
         return {"HOME": str(directory), "REGISTRY_AUTH_FILE": str(directory / "auth.json")}
 
     def push(self, image: str, place: str, **environment: str) -> str:
-        """Push an image, and return its name in the registry, by digest."""
+        """Push an image to the registry, and return the image's name there, with its digest."""
         digest = self._directory / "digest"
         words = ("push", "--quiet", "--disable-compression", "--digestfile", digest, image, f"{self.name}/{place}")
         done = run("buildah", *words, **environment)
@@ -195,10 +198,11 @@ class Registry:
 
 
 class Running:
-    """A container of an image as a pod has it: its user, a read-only root, three mounts, a network of its own.
+    """A container of an image that runs like a pod's container: with the image's user, a read-only root, three mounts
+    and a network of its own.
 
-    A context manager: ends what it began. Two namespaces hold it, as no container can be run where containers are
-    nested; what runs in it, and with which words and variables, is the image's own.
+    The object is a context manager that ends all that it started. It uses two namespaces, because no container can run
+    where containers are nested. The programs, arguments and variables are the image's own.
     """
 
     def __init__(self, image: str, storage: dict[str, str], directory: Path) -> None:
@@ -271,7 +275,7 @@ class Running:
         return log
 
     def health(self) -> subprocess.CompletedProcess[str]:
-        """Return the image's health check, as a container's runtime calls it."""
+        """Run the image's health check, as a container's runtime does, and return the result."""
         kind, *words = self.config["Healthcheck"]["Test"]
         assert kind == "CMD"
         return self.do(*words)

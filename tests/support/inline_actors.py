@@ -1,4 +1,4 @@
-"""Who carries out batches where time is virtual, or a test wants one step after the other."""
+"""Actors that carry out batches at once, for virtual time and for tests that need one step after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.loop.batch_threads import Batch, Results, carry_out
 
 
 class InlineActors:
-    """Carries a batch out at once: one step after the other, as virtual time needs it."""
+    """Actors that carry out each batch at once, in the thread of the caller."""
 
     def __init__(self, backends: Mapping[str, Backend]) -> None:
         self._backends = backends
@@ -20,7 +20,8 @@ class InlineActors:
         return frozenset()
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Do it now, whole. ``may_start`` is ignored: it asks the real clock, by which a busy machine sends a part."""
+        """Carry out the whole batch now. ``may_start`` is ignored, because it follows the real clock: on a busy
+        machine, only a part of the batch would be carried out."""
         self._ended.append(carry_out(batch, self._backends[batch.pool], lambda: True))
 
     def collect(self) -> list[Results]:

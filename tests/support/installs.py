@@ -1,4 +1,4 @@
-"""install.sh of a bundle, called by a user without rights below a root of its own."""
+"""Run install.sh of a bundle as a user without rights, below a root directory of the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Bundles(NamedTuple):
 
 @contextlib.contextmanager
 def open_directory() -> Iterator[Path]:
-    """Make a directory that the user without rights can enter, as pytest's own are closed to that user."""
+    """Make a directory that the user without rights can enter, and yield it. This user cannot enter pytest's own
+    directories."""
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
@@ -62,7 +63,7 @@ def both_bundles(run: pytest.TempPathFactory) -> Iterator[Bundles]:
 def install(
     directory: Path, *arguments: str, root: Path | None, python: str = PYTHON, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Call install.sh of a bundle as the user without rights, with nothing else in the environment."""
+    """Run install.sh of a bundle as the user without rights. The environment has only the given variables."""
     words = [*arguments, *(["--root", str(root)] if root else []), *(["--python", python] if python else [])]
     variables = [f"{name}={value}" for name, value in environment.items()]
     command = as_unprivileged("env", *variables, directory / "install.sh", *words)

@@ -53,7 +53,7 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 class Cause(NamedTuple):
-    """A reason of a refusal, as the server lists it."""
+    """A reason for a refusal, in the form in which the server lists it."""
 
     field: str
     reason: str
@@ -95,7 +95,8 @@ LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Schema:
-    """A structural schema. An unknown keyword or rule raises ValueError, so that no limit is forgotten."""
+    """A structural schema. An unknown keyword or rule raises ValueError, so that each limit in the definitions is
+    checked."""
 
     def __init__(self, definition: Mapping[str, Any]) -> None:
         given = dict(definition)
@@ -164,7 +165,7 @@ class Schema:
                     seen.append(key)
 
     def broken_rules(self, new: Any, old: Any, at: str = "") -> Iterator[Cause]:
-        """Yield every rule that the new value breaks. ``old``: None for a new value."""
+        """Yield a cause for every rule that the new value breaks. ``old``: the value before; None if there was none."""
         for holds, compares, rule in self.rules:
             if not (compares and old is None) and not holds(new, old):
                 yield Cause(at or "<nil>", rule.get("reason", INVALID), f'Invalid value: "object": {rule["message"]}')

@@ -1,6 +1,7 @@
-"""Calls of an API server as the state makes them, with the answers that a server must give.
+"""Calls of an API server that the state makes, with the responses that a server must give.
 
-``tests/kube`` plays them on a real server and compares, ``tests/unit`` plays them on the server in memory.
+``tests/kube`` makes the calls on a real server and compares the responses, ``tests/unit`` makes the calls on the server
+in memory.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ TIME = "2026-01-01T00:00:00.000000Z"
 HELD = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": TIME, "leaseTransitions": 0}
 CONDITION = {"type": "a", "status": "True", "reason": "r", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 OF_RULE = 'Invalid value: "object": '
-"""The server's text before the message of a rule."""
+"""First words of the server's message about a rule. The message of the rule follows."""
 CURRENT = "current"
-"""In the place of a resourceVersion: the one that the object has."""
+"""Placeholder for a resourceVersion. It stands for the version that the object has now."""
 
 
 class Step(NamedTuple):
@@ -38,7 +39,8 @@ class Step(NamedTuple):
     path: str
     body: Any
     expected: str
-    """Status, then the reason or the fields that the server refuses; or the class of the error that is raised."""
+    """The expected response: the status, and then the reason or the fields that the server refuses. If the call raises
+    an error, the class of the error."""
     partial: bool = False
 
 
@@ -95,7 +97,7 @@ SPECS = {R1: SPEC, RET: {"provisioner": "p", "names": ["a"], "created": 1}}
 
 
 def ends(path: str) -> list[Step]:
-    """Return the life of a request or return, with each break of its rules."""
+    """Return the steps of the life of a request or return request, with a step for each breach of its rules."""
     spec = "422 spec"
     return [
         post(path, SPECS[path], "201"),
@@ -286,7 +288,8 @@ def play(server: ApiServer, step: Step) -> Answer:
 
 
 def summary(document: Document) -> str:
-    """Return the reason of a refusal, or the refused fields."""
+    """Return the refused fields or, if there are none, the reason of the refusal; empty if the document is no
+    refusal."""
     if document.get("status") != "Failure":
         return ""
     causes = (document.get("details") or {}).get("causes") or ()
@@ -294,7 +297,8 @@ def summary(document: Document) -> str:
 
 
 def plain(document: Any) -> Any:
-    """Return a document without what differs from run to run. The words of refusals are left out, except of rules."""
+    """Return a document without the values that differ from run to run. The texts of refusals are left out, except the
+    texts of rules."""
     if isinstance(document, list):
         return [plain(one) for one in document]
     if not isinstance(document, dict):
@@ -309,7 +313,8 @@ def plain(document: Any) -> Any:
 
 
 def pages(server: ApiServer, resource: str) -> Iterator[list[str]]:
-    """Yield the names on each page of two objects, and the number of further objects."""
+    """Read a list in pages of two objects. Yield for each page the names of its objects, and the number of the objects
+    that follow."""
     query = "limit=2"
     while query:
         document = server.call("GET", path_of(server.namespace, f"{resource}?{query}")).document
@@ -346,7 +351,7 @@ PHASES = ("Waiting", "Running", "Ended", "Complete", "CompleteWithError")
 
 
 def random_steps(seed: int, count: int) -> Iterator[Step]:
-    """Yield calls that a seed determines, of which many break a limit or a rule."""
+    """Yield ``count`` calls that the seed determines. Many of them break a limit or a rule."""
     chance = random.Random(seed)
     for _ in range(count):
         path = chance.choice(list(OBJECTS))
@@ -371,7 +376,7 @@ def random_steps(seed: int, count: int) -> Iterator[Step]:
 
 
 def changed(chance: random.Random, value: Document) -> Document:
-    """Return an object with a change of some of its fields."""
+    """Return an object with random changes of some of its fields."""
     found = dict(value)
     for name in chance.sample(list(value), min(len(value), chance.choice([0, 1, 1, 2]))):
         same = (value[name], type(value[name])(), *(one for one in VALUES if type(one) is type(value[name])))

@@ -1,8 +1,8 @@
 """An API server in memory, with exactly the behaviour that the state in the Kubernetes API uses.
 
-``ObjectServer`` keeps the objects and answers as the real server. ``MemoryApiServer`` is one client's way to it, with
-the faults of that way; several clients can share one server. ``tests/kube/test_kube_state_server.py`` compares them
-with a real server.
+``ObjectServer`` keeps the objects and responds like the real server. ``MemoryApiServer`` is one client's connection to
+the server, with the faults of this connection. Several clients can share one server.
+``tests/kube/test_kube_state_server.py`` compares the server in memory with a real server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 """Pattern of a name that the server accepts."""
 KEPT_EVENTS = 10_000
 MOST_BYTES = 1_572_864
-"""Bytes of the largest request that etcd takes."""
+"""Size in bytes of the largest request that etcd accepts."""
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 LEASE_FIELDS: dict[str, type] = {
     "holderIdentity": str,
@@ -45,12 +45,12 @@ OBJECT_PATH = re.compile(r"/apis/([^/]+)/([^/]+)/namespaces/([^/]+)/([^/]+)(?:/(
 
 
 class Refusal(Exception):
-    """An answer that is no success."""
+    """A response that is no success."""
 
     def __init__(
         self, status: int, reason: str, message: str, named: Document | None = None, causes: list[Cause] | None = None
     ) -> None:
-        """``named``: name, group and kind of the object that the answer is about."""
+        """Make a refusal. ``named``: name, group and kind of the object that the refusal is about."""
         super().__init__(message)
         listed = [{"reason": one.reason, "message": one.message, "field": one.field} for one in causes or ()]
         self.document = {
@@ -76,7 +76,7 @@ class Target(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A change. ``old`` and ``new``: None before and after the life of the object."""
+    """A change of an object. ``old`` is None if the object was created. ``new`` is None if the object was deleted."""
 
     version: int
     kind: Kind
@@ -148,12 +148,12 @@ class ObjectServer:
         self.version = 1
         self.events: list[Event] = []
         self._forgotten = 0
-        """Version of the newest change that no watch can begin before."""
+        """Version of the newest forgotten change. A watch cannot begin before this version."""
         self.changed = threading.Condition(threading.RLock())
         self.restarts = 0
-        """Number that grows when every watch ends."""
+        """Number that is raised to end every watch."""
         self.bookmarks = 0
-        """Number that grows when every watch gets a bookmark."""
+        """Number that is raised to send a bookmark to every watch."""
         self._pages: dict[str, tuple[Document, list[Document]]] = {}
         self._ids = 0
 
@@ -165,14 +165,16 @@ class ObjectServer:
             return self.version, dict(self._objects)
 
     def restore(self, snapshot: tuple[int, dict[tuple[str, str], Document]], *, bump: int = 0) -> None:
-        """Bring back a snapshot of etcd, and start the server again. ``bump``: --bump-revision of the restore."""
+        """Restore a snapshot of etcd, and start the server again. ``bump``: value of the restore's option
+        --bump-revision."""
         with self.changed:
             self.version, self._objects = snapshot[0] + bump, dict(snapshot[1])
             self.forget_events()
             self.cut_watches()
 
     def forget_events(self) -> None:
-        """Let each watch and page that begins before now be too old."""
+        """Forget all changes so far, so that each watch and each page that continues from before gets the error that it
+        is too old."""
         with self.changed:
             self.events, self._forgotten = [], self.version
             self._pages.clear()
@@ -184,13 +186,13 @@ class ObjectServer:
             self.changed.notify_all()
 
     def send_bookmarks(self) -> None:
-        """Let every watch get a bookmark."""
+        """Send a bookmark to every watch."""
         with self.changed:
             self.bookmarks += 1
             self.changed.notify_all()
 
     def remove_kind(self, resource: str) -> None:
-        """Let the server know a kind no more."""
+        """Remove a kind, so that the server no longer knows it."""
         with self.changed:
             self._kinds = {key: kind for key, kind in self._kinds.items() if kind.resource != resource}
 
@@ -236,7 +238,7 @@ class ObjectServer:
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def target(self, path: str) -> Target:
-        """Return what a path names. Raises Refusal."""
+        """Return the object or the list of objects that a path names. Raises Refusal."""
         parts = urlsplit(path)
         match = OBJECT_PATH.fullmatch(parts.path)
         kind = self._kinds.get((match[1], match[2], match[4])) if match else None
@@ -310,7 +312,8 @@ class ObjectServer:
         return {"apiVersion": kind.api_version, "kind": f"{kind.kind}List", "metadata": metadata, "items": items}
 
     def changes(self, target: Target, after: int) -> tuple[list[Document], int]:
-        """Return the events of a watch after a version, and the version up to which these are all. Raises Refusal."""
+        """Return the events of a watch after a version. Also return the version up to which the events are complete.
+        Raises Refusal."""
         chosen = selector(target.kind, target.query.get("fieldSelector", ""))
         with self.changed:
             if after < self._forgotten:
@@ -400,7 +403,7 @@ class ObjectServer:
         }
 
     def _shaped(self, kind: Kind, body: Document) -> Document:
-        """Return the object as the server keeps it."""
+        """Return the object in the form in which the server keeps it."""
         for text in (body["metadata"].get("annotations") or {}).values():
             if not isinstance(text, str):
                 raise Refusal(400, "BadRequest", "json: cannot unmarshal into ObjectMeta.annotations of type string")
@@ -422,7 +425,7 @@ class ObjectServer:
         return {name: body.get(name) for name in ("apiVersion", "kind", "metadata")} | {"spec": spec}
 
     def _check(self, kind: Kind, new: Document, old: Document | None) -> None:
-        """Refuse an object that breaks a limit or a rule."""
+        """Raise Refusal if the new object breaks a limit or a rule."""
         name = str(new["metadata"].get("name") or "")
         named = {**({"name": name} if name else {}), "group": kind.group, "kind": new["kind"]}
         causes = []
@@ -451,7 +454,7 @@ class ObjectServer:
             raise _invalid(named, causes)
 
     def _store(self, kind: Kind, old: Document | None, new: Document | None) -> Document:
-        """Keep the new object, or remove the old one."""
+        """Store the new object or, if ``new`` is None, remove the old object."""
         stored = new or old or {}
         if _size(new) > MOST_BYTES and len(json.dumps(new)) > MOST_BYTES:
             raise Refusal(500, "", "etcdserver: request is too large")
@@ -483,13 +486,13 @@ def _at_version(document: Document, version: int) -> Document:
 
 
 def _governed(kind: Kind, document: Document) -> Document:
-    """Return what the generation counts."""
+    """Return the fields whose changes raise the object's generation."""
     left_out = ("metadata", "status") if kind.has_status else ("metadata",)
     return {name: one for name, one in document.items() if name not in left_out}
 
 
 def _size(value: Any) -> int:
-    """Return at most the bytes of a value, fast."""
+    """Return an upper bound of the size of a value in bytes. The bound is computed fast."""
     if isinstance(value, dict):
         return sum(_size(name) + _size(one) + 4 for name, one in value.items())
     if isinstance(value, list):
@@ -498,7 +501,8 @@ def _size(value: Any) -> int:
 
 
 class Call(NamedTuple):
-    """A call, as the hooks of a client see it. ``number``: its number among the client's calls and repetitions."""
+    """A call in the form in which the hooks of a client get it. ``number``: the number of the call among all calls of
+    the client, with repetitions."""
 
     number: int
     method: str
@@ -507,24 +511,26 @@ class Call(NamedTuple):
 
 
 class MemoryApiServer(ApiServer):
-    """A client's way to a server in memory, with the faults of this way.
+    """A client's connection to a server in memory, with the faults of this connection.
 
-    The hooks may raise, for example to end a simulated process.
+    The hooks may raise errors, for example to end a simulated process.
     """
 
     def __init__(self, server: ObjectServer | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self.server = server or ObjectServer(clock=clock)
         super().__init__(lambda: Access("https://memory", self.server.namespace))
         self.is_unreachable = False
-        """True while no call and no watch gets an answer."""
+        """True while calls and watches get no response."""
         self.is_stale = False
         """True while watches stay open and get neither events nor bookmarks."""
         self.events_a_watch: int | None = None
         """Number of events after which each watch is cut."""
         self.before: Callable[[Call], int | None] = lambda call: None
-        """Hook before each call. A status that it returns is the answer, and the call has no effect; 0: no answer."""
+        """Hook before each call. If the hook returns a status, the status is the response, and the call has no effect.
+        0: there is no response."""
         self.after: Callable[[Call], int | None] = lambda call: None
-        """Hook after each call that had its effect. A status that it returns is the answer; 0: no answer."""
+        """Hook after each call that had its effect. If the hook returns a status, the status is the response. 0: there
+        is no response."""
         self.calls: list[Call] = []
         """All calls and their repetitions."""
 
@@ -554,7 +560,7 @@ class MemoryApiServer(ApiServer):
         return MemoryWatch(self, path, seconds)
 
     def set_unreachable(self, is_unreachable: bool = True) -> None:
-        """Cut this client's way to the server, or repair it."""
+        """Cut this client's connection to the server or, with False, repair it."""
         with self.server.changed:
             self.is_unreachable = is_unreachable
             self.server.changed.notify_all()
@@ -573,10 +579,10 @@ def refusal(status: int) -> Document:
 
 
 class MemoryWatch:
-    """The events of a watch. They end when the server ends it, or by ``close`` from any thread."""
+    """The events of a watch. The watch ends if the server ends it, or if any thread calls ``close``."""
 
     def __init__(self, client: MemoryApiServer, path: str, seconds: float) -> None:
-        """``seconds``: the longest time without an event, after which StateUnreachable is raised."""
+        """Start a watch. ``seconds``: the longest time without an event; afterwards StateUnreachable is raised."""
         self._client, self._path, self._seconds = client, path, seconds
         self._is_closed = False
         client.call("GET", path)  # raises as the watch does

@@ -1,8 +1,8 @@
-"""The content of a state directory that the last release can read: its schema version, and the fields of all it stores.
+"""The content of a state directory that the last release can read: its schema version, and the fields of all records.
 
-Run ``python -m tests.support.last_release > tests/golden/release.json`` only when a release is made. From then on the
-last release has to be able to read all that is written, or the schema version has to be higher, so that the last
-release refuses it.
+Run ``python -m tests.support.last_release > tests/golden/release.json`` only when a release is made. From then on,
+either the last release can read all that is written, or the schema version is higher, so that the last release refuses
+to read it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STORED = (
 
 
 def names(kind: Any) -> list[str]:
-    """Return the fields of a record, as files call them, and in the order in which a row has them."""
+    """Return the names of a record's fields in files, in the order of a row."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 

@@ -1,4 +1,5 @@
-"""A host on which the scripts of ``deploy/machine`` run, with stand-ins for EGO's programs and for who knows names."""
+"""A host on which the scripts of ``deploy/machine`` run, with stand-ins for EGO's programs and for the programs that
+look up names."""
 
 from __future__ import annotations
 
@@ -24,18 +25,19 @@ GETENT = """#!/bin/sh
 [ ! -e "$EGO/dns-hangs" ] || { echo $$ >"$EGO/asks"; exec sleep 1000; }
 grep -qsw -- "$2" "$HF_HOSTS_FILE" || exit 2
 """
-"""A stand-in of getent with the hosts file of the test, and without DNS."""
+"""Stand-in for getent that reads the hosts file of the test, and does not use DNS."""
 
 POWEROFF = """#!/bin/sh
 echo "poweroff $*" >>"$EGO/calls"
 """
-"""In the place of that of the host on which the test runs."""
+"""Stand-in for poweroff, so that the test does not switch off its own host."""
 
 CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str]:
-    """Return words that make a command PID 1 of a container with these names in DNS and this hosts file."""
+    """Return words to put before a command, so that the command is PID 1 of a container with these names in DNS and
+    with this hosts file."""
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs namespaces for users who are not root ({shlex.join(CONTAINER)})")
     resolver = hosts.with_name("resolv.conf")
@@ -48,7 +50,8 @@ def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str
 
 
 def settings(**environment: str) -> dict[str, str]:
-    """Return the settings of the machine's scripts, as a shell reads them from the library in an environment."""
+    """Return the settings of the machine's scripts, as a shell computes them from the scripts' library and an
+    environment."""
     read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
     given = {"PATH": os.environ["PATH"], **environment}
     words = ["bash", "-c", read, str(MACHINE / "lib.sh")]
@@ -74,7 +77,7 @@ def of_an_instance() -> dict[str, str]:
 
 
 class Machine:
-    """A host with EGO's programs, and what they were asked."""
+    """A host with EGO's programs, and a record of the calls of these programs."""
 
     def __init__(self, directory: Path) -> None:
         self.ego, self.ready, self.hosts = directory / "ego", directory / "run" / "ready", directory / "hosts"
@@ -116,7 +119,7 @@ class Machine:
             (self.ego / way).touch()
 
     def tell(self, name: str, text: str) -> None:
-        """Replace a file of EGO's in one step, so that it has this text from now on."""
+        """Replace a file of EGO's stand-ins in one step. ``text``: the new content."""
         aside = self.ego / f"{name}.new"
         aside.write_text(text)
         aside.rename(self.ego / name)
@@ -165,7 +168,7 @@ class Machine:
         return subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
 
     def inside(self, container: subprocess.Popen[bytes]) -> int:
-        """Return the process that is PID 1 of a container, as it is numbered here."""
+        """Return the process id, on this host, of the process that is PID 1 of a container."""
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
         (first,) = until(lambda: children.read_text().split(), 30, what="the container has begun")
         return int(first)

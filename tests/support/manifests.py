@@ -28,9 +28,9 @@ COMPONENTS = tuple(sorted(place.name for place in (KUSTOMIZE / "components").ite
 INCLUDED = ("network-policy", "shared-state")
 """Components that the GKE overlays have already."""
 IN_API = "kubernetes-state"
-"""The component whose state is no directory, so that ``shared-state`` and ``backup`` have no use."""
+"""Component with which the state is not in a directory, so that ``shared-state`` and ``backup`` have no use."""
 OPTIONAL = tuple(name for name in COMPONENTS if name not in (*INCLUDED, IN_API))
-"""Components that a site adds, and that go together."""
+"""Components that a site may add and that go together with each other."""
 MONITORS = ("pod-monitoring", "service-monitor")
 OVERLAYS = ("base", *sorted(f"overlays/{place.name}" for place in (KUSTOMIZE / "overlays").iterdir()))
 
@@ -48,7 +48,8 @@ BUILDS: Sequence[Build] = (
     (GKE, OPTIONAL),
     ("overlays/mixed", tuple(name for name in OPTIONAL if name not in ("compute-classes", "kueue"))),
 )
-"""Every overlay, every component, and all that go together; other combinations are untested."""
+"""Builds that are tested: every overlay, the GKE overlay with each component, and with all components that go together.
+Other combinations are not tested."""
 
 
 CONFIGURED: Sequence[Build] = (
@@ -71,7 +72,7 @@ def built(overlay: str, *components: str) -> list[Manifest]:
 
 @cache
 def built_text(overlay: str, *components: str) -> str:
-    """Return the same as kustomize prints it."""
+    """Return the manifests of ``built`` as the text that kustomize prints."""
     if shutil.which("go") is None:
         pytest.skip("needs Go, to build kustomize")
     program = kustomize(os.environ)
@@ -97,7 +98,7 @@ def as_its_comments_offer() -> list[Manifest]:
 
 
 def of_a_site(overlay: str, **values: str) -> list[Manifest]:
-    """Return an overlay as a site builds it that has set these values."""
+    """Return the manifests of an overlay for a site that has set these values."""
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "values.yaml"
@@ -124,7 +125,7 @@ def _built(program: Path, directory: Path) -> str:
 
 
 def only(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
-    """Return the one of a kind, or of a kind and a name."""
+    """Return the only manifest of this kind or, with ``name``, of this kind and name."""
     (chosen,) = [
         manifest
         for manifest in manifests
@@ -134,7 +135,7 @@ def only(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
 
 
 def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
-    """Return the specs of our pods, by the kind that makes them; no others make any."""
+    """Return the specs of all our pods, by the kind of the object that makes them."""
     places = {"Deployment": "template", "CronJob": "jobTemplate/spec/template"}
     found = {one["kind"]: one["spec"] for one in manifests if one["kind"] in places}
     return {
@@ -144,7 +145,7 @@ def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
 
 
 def container(manifests: Sequence[Manifest], kind: str = "Deployment") -> Manifest:
-    """Return the one container of the loop's pod, or of another kind's."""
+    """Return the only container of the loop's pod, or of the pod that another kind makes."""
     (one,) = pods(manifests)[kind]["containers"]
     return dict(one)
 

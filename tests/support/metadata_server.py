@@ -1,4 +1,4 @@
-"""A stand-in for Compute Engine's metadata server, with ``wait_for_change`` as it has it, and for Secret Manager."""
+"""Stand-in for Compute Engine's metadata server, including ``wait_for_change``, and for Secret Manager."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.support.network.beside import Beside
 
 
 class MetadataServer(Beside, ThreadingHTTPServer):
-    """``values`` by path below ``/computeMetadata/v1/``; whoever waits for a change hears of ``change``.
+    """Server of the values in ``values``, by path below ``/computeMetadata/v1/``. A client can wait for ``change``.
 
-    ``then``: the value after it was read once. ``secrets`` by name, for the bearer of ``TOKEN``, which the instance's
-    account is given.
+    ``then``: the value that a value has after it was read once. ``secrets``: secrets by name, which a client gets with
+    ``TOKEN``, the token of the instance's account.
     """
 
     daemon_threads = True
@@ -29,10 +29,11 @@ class MetadataServer(Beside, ThreadingHTTPServer):
         self.secrets: dict[str, str] = {}
         self.then: dict[str, str] = {}
         self.etags = True
-        """Without them a question that waits for a change is answered at once."""
+        """True if responses have an ETag. Without an ETag, a request that waits for a change gets a response at
+        once."""
         self.asked: list[str] = []
         self.away: dict[str, int] = {}
-        """Number of further requests for each value or secret that are answered 503."""
+        """For each value or secret, the number of further requests that get the status 503."""
         self.waiting = threading.Event()
         """Set while a client waits for a change."""
         self.changed = threading.Condition()
@@ -49,7 +50,7 @@ class MetadataServer(Beside, ThreadingHTTPServer):
 
 
 def account(email: str, token: str) -> dict[str, str]:
-    """Return the values by which Google's library finds out who a VM is; its first question is for the root."""
+    """Return the values from which Google's library gets the identity of a VM. The library first requests the root."""
     scopes = [f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "userinfo.email")]
     given = {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
     return {
@@ -62,7 +63,7 @@ def account(email: str, token: str) -> dict[str, str]:
 
 
 def _etag(value: str) -> str:
-    """Return the name of this value, for who waits until it is another."""
+    """Return the ETag of a value. A client waits until the value has another ETag."""
     return hashlib.sha256(value.encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,6 @@
-"""A DNS server in a network namespace of its own, for one command: ``python name_server.py NAME=ADDRESS,… COMMAND…``.
+"""Run a command with a DNS server in a network namespace of its own: ``python name_server.py NAME=ADDRESS,… COMMAND…``.
 
-It brings up the loopback, answers on port 53 of it, and becomes the command.
+The program enables the loopback, serves DNS on its port 53, and replaces itself with the command.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def loopback_up() -> None:
 
 
 def answer(query: bytes, names: dict[str, str]) -> bytes:
-    """Return the server's answer; it has only addresses of version 4."""
+    """Return the response to a DNS query. The server has only IPv4 addresses."""
     labels, at = [], 12
     while length := query[at]:
         labels.append(query[at + 1 : at + 1 + length].decode())
@@ -39,7 +39,7 @@ def answer(query: bytes, names: dict[str, str]) -> bytes:
 
 
 def serve(server: socket.socket, names: dict[str, str]) -> None:
-    """Answer for ever."""
+    """Respond to queries for ever."""
     while True:
         query, whom = server.recvfrom(512)
         server.sendto(answer(query, names), whom)

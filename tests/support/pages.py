@@ -17,15 +17,16 @@ ROOT = Path(__file__).parents[2]
 OURS = re.compile(r"(?:provisioner|make|hf_scripts/\w+\.sh|deploy/[\w/-]+\.sh)(?= |$)")
 FENCE = re.compile(r"^\s*```(\w*)")
 HERE = re.compile(r"<<'(\w+)'$")
-"""Mark before the lines of a file, with the word that ends them."""
+"""Start of a here-document, with the word that ends the document."""
 SYNTAX = re.compile(r"[\[\]…<]|(?<! )\||\|(?! )")
-"""Marks that only a command's description has: optional parts, choices. A pipe has a space on either side."""
+"""Characters that only a description of a command's form has, for optional parts and choices. A pipe in a command has a
+space on either side."""
 PLACEHOLDER = re.compile(r"\b(?:[A-Z]{2,}|N)\b")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, and where it stands."""
+    """A command, and its place in a page."""
 
     page: str
     line: int
@@ -38,17 +39,17 @@ class Command:
 
     @property
     def is_form(self) -> bool:
-        """True if the text describes the form of a command, and cannot be run unchanged."""
+        """Return True if the text describes the form of a command, so that the text cannot be run unchanged."""
         return self.inline and bool(SYNTAX.search(self.text) or PLACEHOLDER.search(_unquoted(self.text)))
 
     @property
     def programs(self) -> list[str]:
-        """Return the first word of each command of a line."""
+        """Return the first word of each command in a line."""
         return [words[0] for words in self.calls]
 
     @property
     def calls(self) -> list[list[str]]:
-        """Return the words of each command of a line; what stands in ``$(…)`` is one of them."""
+        """Return the words of each command in a line. The text in ``$(…)`` counts as another command."""
         calls: list[list[str]] = [[]]
         for text in [_outside(self.text), *re.findall(r"\$\(([^()]*)\)", self.text)]:
             calls.append([])
@@ -61,7 +62,7 @@ class Command:
 
 
 def blocks_of(text: str) -> list[str]:
-    """Return every block of commands of a page: lines that are typed together."""
+    """Return every block of commands of a page. The lines of a block are typed together."""
     return re.findall(r"```(?:sh|bash|shell)\n(.*?)```", text, re.DOTALL)
 
 
@@ -76,7 +77,7 @@ def commands() -> list[Command]:
 
 
 def of(page: str, text: str) -> Iterator[Command]:
-    """Yield the commands of a page's text: those of blocks, then those within sentences."""
+    """Yield the commands in the text of a page: first the commands in blocks, then the commands within sentences."""
     fence: str | None = None
     block: list[tuple[int, str]] = []
     prose: list[str] = []
@@ -96,7 +97,7 @@ def of(page: str, text: str) -> Iterator[Command]:
 
 
 def _of_prose(page: str, prose: str) -> Iterator[Command]:
-    """Yield the commands in backticks, also across the end of a line."""
+    """Yield the commands in backticks. A command may continue on the next line."""
     for found in re.finditer(r"(?<!`)`([^`]+)`(?!`)", prose):
         inline = " ".join(found.group(1).split())
         if OURS.match(inline) and " " in inline:
@@ -104,7 +105,8 @@ def _of_prose(page: str, prose: str) -> Iterator[Command]:
 
 
 def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
-    """Yield the commands of a fenced block; a line that ends in a backslash, or within quotes, goes on in the next."""
+    """Yield the commands of a fenced block. If a line ends with a backslash or within quotes, the command continues on
+    the next line."""
     typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
     if language in ("sh", "bash", "shell"):
         typed = block

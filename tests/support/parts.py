@@ -1,4 +1,5 @@
-"""Slots, memories and limits by the plain names of their facts, in whatever part each fact stands."""
+"""Slots, memories and limits by the plain names of their facts. The caller need not know in which part a fact is
+stored."""
 
 from __future__ import annotations
 
@@ -42,11 +43,11 @@ PLACES = {
         "usage_since_wall": ("usage", "since_wall"),
     },
 }
-"""The part and the field of each fact that is not a field of the value itself."""
+"""For each fact that is not a field of the value itself: the part and the field in which the fact is stored."""
 
 
 def alter(value: Any, **changes: Any) -> Any:
-    """Return the slot, the memory or the limits with other facts."""
+    """Return the slot, the memory or the limits with these facts changed."""
     for name, fact in changes.items():
         part, field = PLACES[type(value)].get(name, ("", name))
         value = _with(value, part, _with(getattr(value, part), field, fact)) if part else _with(value, field, fact)

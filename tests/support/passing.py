@@ -1,4 +1,4 @@
-"""Check that a pod has the content of its file, after the real backend made it and the server stored it."""
+"""Check that a pod has the content of its file after the real backend made the pod and the server stored it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ NAME = "hf-abcdefghij-000001"
 
 
 def pools_of(directory: Path) -> list[GkePool]:
-    """Return the pools of pods of a configuration."""
+    """Return the GKE pools of a configuration."""
     pools = loader.load(directory / "provisioner.yaml", {}).pools.values()
     return [pool for pool in pools if isinstance(pool, GkePool)]
 
 
 def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Return a pod that the backend makes for a pool, as ``read`` finds it at the server; it is deleted again."""
+    """Let the backend make a pod for a pool, read the pod at the server with ``read``, delete the pod, and return what
+    was read."""
     backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), provisioner="demo")
     try:
         (outcome,) = backend.create([Create(NAME, pool.name, "T", "abcdefghij")], lambda: True)
@@ -35,7 +36,8 @@ def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any
 
 
 def missing_from(there: Any, wanted: Any, where: str = "spec") -> list[str]:
-    """Return the parts of ``wanted`` that are missing or different; what a server adds is ignored."""
+    """Return the parts of ``wanted`` that ``there`` lacks or has with another value. Additions of the server are
+    ignored."""
     if isinstance(wanted, dict):
         if not isinstance(there, dict):
             return [where]

@@ -1,6 +1,7 @@
-"""Pictures of the dashboards for docs/images: ``make pictures`` (four minutes; needs prometheus).
+"""Make pictures of the dashboards for docs/images: ``make pictures`` (four minutes; needs prometheus).
 
-The demonstration runs, a real Prometheus scrapes it, and each panel's own queries are drawn where the board has it.
+The demonstration runs, and a real Prometheus scrapes its metrics. The picture shows the queries of each panel at the
+panel's place on the board.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ SECONDS = 190.0
 """Seconds for which the demonstration is repeated, because costs are summed once a minute."""
 
 LONGEST = 30
-"""Letters of a line's name that are shown."""
+"""Maximum number of letters of a line's name that are shown."""
 
 NAMED = 9
-"""Lines whose names are shown, those that rise highest."""
+"""Number of lines whose names are shown: the lines with the highest values."""
 
 WIDTH, ROW, TITLE = 14.0, 0.36, 0.42
-"""Inches: of a picture, of a row of a board's grid, of a panel's title."""
+"""Sizes in inches: the width of a picture, the height of a row of a board's grid, the height of a panel's title."""
 
 LEGEND = 0.34
 """Share of a panel's height for its legend, which is below the plot so that it covers no line."""
@@ -52,13 +53,13 @@ UNITS = {"s": " s", "percentunit": "", "currencyUSD": " USD"}
 """Text after a value, by the panel's unit."""
 
 COLORS = 64
-"""Enough for lines; a picture takes a third of the bytes."""
+"""Number of colours of a picture. They are enough for lines, and the file has a third of the bytes."""
 
 BACKGROUND, CARD, TEXT, MUTED = "#f4f5f7", "#ffffff", "#1f2329", "#6b7280"
 
 
 def main() -> None:
-    """Run, scrape, draw."""
+    """Run the demonstration, scrape its metrics, and draw the pictures."""
     IMAGES.mkdir(exist_ok=True)
     with (
         Playground() as playground,
@@ -110,12 +111,12 @@ def draw(board: Mapping[str, Any], address: str, begin: float, end: float) -> Pa
 
 
 def chosen(expression: str) -> str:
-    """Return the query with everything chosen."""
+    """Return the query with all values of the dashboard's variables chosen."""
     return re.sub(r"\$\w+", ".*", expression)
 
 
 def called(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
-    """Return a line's name, as Grafana makes it from its labels."""
+    """Return the name of a line, made from the labels of its series like Grafana makes it."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: str(series["metric"].get(match[1], "")), target["legendFormat"])
 
 
@@ -140,7 +141,8 @@ def number(area: Axes, panel: Mapping[str, Any], address: str) -> None:
 
 
 def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end: float) -> None:
-    """Draw the queries over time, each line by the name in its legend; lines that are 0 throughout are drawn as one."""
+    """Draw the queries over time. The name of a line is in the legend. Lines that are always 0 are drawn as one
+    line."""
     bare(area, panel)
     drawn = [
         (called(target, series)[:LONGEST] or "value", by_second(series, begin, end))
@@ -180,7 +182,7 @@ def lines(area: Axes, panel: Mapping[str, Any], address: str, begin: float, end:
 
 
 def by_second(series: Mapping[str, Any], begin: float, end: float) -> list[float]:
-    """Return a value for each second; none over a gap."""
+    """Return a value for each second; NaN while there is a gap."""
     known = {round(moment - begin): float(value) for moment, value in series["values"]}
     return [known.get(second, math.nan) for second in range(round(end - begin))]
 

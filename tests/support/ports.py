@@ -1,4 +1,4 @@
-"""Ports for programs that need a given port."""
+"""Free ports for programs that cannot choose a port themselves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 LOWEST = 20_000
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 USUAL = 32_768
-"""The lowest port that Linux chooses by itself; other systems begin higher."""
+"""Lowest port that Linux gives to a program that names no port. On other systems this port is higher."""
 
 
 def free_ports(count: int) -> Sequence[int]:
-    """Return free ports.
+    """Return ``count`` free ports.
 
-    The system gives them to no connection or listener by itself, so they stay free until the program listens, and
-    while it is started again.
+    The system does not give these ports to a connection or listener that names no port. So the ports stay free until
+    the program listens, and while the program is started again.
     """
     with contextlib.ExitStack() as stack:
         return [_taken(stack.enter_context(socket.socket())) for _ in range(count)]

@@ -1,6 +1,5 @@
-"""This machine, with file systems of its own above those on which programs are installed: what is changed there is gone
-with it.
-"""
+"""A copy of this host for tests: file systems of its own lie above those on which programs are installed. Changes there
+end with the copy."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ SECONDS = 280
 
 
 class ScratchHost:
-    """A context manager: needs root."""
+    """Context manager that makes the copy. Needs root."""
 
     def __init__(self) -> None:
         self._space: subprocess.Popen[str] | None = None
@@ -48,14 +47,14 @@ class ScratchHost:
         self._space.stdout.close()
 
     def path(self, inside: str) -> Path:
-        """Return a path of the host, seen from here."""
+        """Return the path on this host that leads to a path in the copy."""
         assert self._space is not None
         return Path(f"/proc/{self._space.pid}/root{inside}")
 
     def run(self, lines: str, *who: str, directory: str = "/") -> str:
-        """Run lines of a shell, which have to end with 0, and return their output.
+        """Run lines of bash in the copy, and return their output. Raises AssertionError if the exit code is not 0.
 
-        ``who``: words before the shell, such as runuser's.
+        ``who``: words before the shell, such as those of runuser.
         """
         assert self._space is not None
         command = ["nsenter", f"--target={self._space.pid}", "--mount", *who]

@@ -24,7 +24,7 @@ from tests.support.pictures import set_prices
 
 
 def main() -> int:
-    """Play, then take the pictures."""
+    """Let the loop run into its troubles, and then take the pictures."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--minutes", type=float, default=6.0)
     options.add_argument("--out", type=Path, default=Path("build/screenshots"))
@@ -49,7 +49,8 @@ def main() -> int:
 
 
 def play(playground: Playground, seconds: float) -> tuple[str, str]:
-    """Return a grid in trouble: most run, some wait for a pool without room, two were preempted."""
+    """Bring a grid into trouble: most machines run, some wait for a pool without room, and two were preempted. Return
+    the ids of a complete request and of a request that waits."""
     hf, began = playground.hf, time.monotonic()
     pods, instances = hf.request("GkePod", 24), hf.request("GceVm", 12)
     until(lambda: hf.status(pods)["status"] == "complete" == hf.status(instances)["status"])
@@ -69,7 +70,7 @@ def play(playground: Playground, seconds: float) -> tuple[str, str]:
 
 
 def until(holds: Callable[[], bool], seconds: float = 90.0) -> None:
-    """Wait for it; TimeoutError when it does not come."""
+    """Wait until ``holds`` returns True. Raises TimeoutError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The fake backend, whose observations can be made to fail or to take long."""
+"""A fake backend whose observations can fail or take long."""
 
 from __future__ import annotations
 

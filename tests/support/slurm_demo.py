@@ -1,7 +1,8 @@
-"""The demonstration with places beyond Google: ``make demo PLACES=slurm``.
+"""The demonstration with a place beyond Google: ``make demo PLACES=slurm``.
 
-A real Slurm of Debian is filled first; GKE and a Spot group of the embedded cloud take what Slurm has no room for. The
-configuration is config/slurm-first with short times. Slurm's own command and the cloud's own state judge each step.
+A real Slurm of Debian is filled first. GKE and a Spot group of the embedded cloud get the machines for which Slurm has
+no room. The configuration is config/slurm-first with short times. Each step is checked with Slurm's own command and the
+cloud's own state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.support.schedulers.slurm import PACKAGES, SlurmCluster, is_installed
 SAMPLE = CLONE / "config" / "slurm-first"
 TEMPLATE = "Grid8"
 ROOM, REST, LAST = 6, 8, 4
-"""The machines that Slurm has room for, those that GKE takes, and those that the Spot group takes."""
+"""Numbers of machines: those for which Slurm has room, those that GKE takes, and those that the Spot group takes."""
 
 PHASES = {"PENDING": "pending", "RUNNING": "running"}
 SHORT: dict[str, dict[str, Any]] = {
@@ -44,13 +45,13 @@ SHORT: dict[str, dict[str, Any]] = {
     "gke": {"spill_after_seconds": 60},
     "spot": {"observe_seconds": 1, "lag_seconds": 4},
 }
-"""Settings that differ from the sample: short times, and one node whose CPUs are machines."""
+"""Settings that differ from the sample configuration: short times, and one node on which each CPU is a machine."""
 
 REASONS = {
     "onprem": r"queued in onprem since [\d:]+: \w+",
     "gke": r"stockout: “FailedScaleUp: .*?out of resources",
 }
-"""The reason for which machines leave each pool, as ``explain`` prints it."""
+"""Pattern of the reason why machines leave each pool for the next pool, as ``explain`` prints the reason."""
 
 
 class SlurmPlayground(Playground):

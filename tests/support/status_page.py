@@ -1,4 +1,4 @@
-"""A status page over a state directory as a loop leaves it, also with hostile names."""
+"""A status page for a state directory as a loop leaves it, also with hostile names."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ HOSTILE = {
     "emoji": "🦊👩‍👩‍👧‍👦\x00\x1b[2J\ud800",
     "a path": "../../etc/passwd?x=1#y&amp;",
 }
-"""Values that a name or sentence from an untrusted source could have."""
+"""Values that a name or sentence could have if it comes from an untrusted source."""
 
 TIDY = "gke-main"
 
 
 def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
-    """Return a grid in every trouble there is; ``word`` is in every field that takes free text."""
+    """Return the memory and pool status of a grid with every kind of trouble. ``word`` is in every field that can have
+    free text."""
     failure = Failure(ErrorClass.STOCKOUT, f"no room: {word}")
     id_ = "aaaaaaaaaa" if word == TIDY else word[:4096]
     slots = (
@@ -101,7 +102,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
 
 
 def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
-    """Write the files of a loop; text that no file can store stays in memory alone."""
+    """Write the files of a loop except memory.json, because some texts in ``memory`` cannot be stored in a file."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
     for word in pool_status.pools:
@@ -119,7 +120,7 @@ def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
 
 
 def hours(memory: Memory, count: int = 120) -> Samples:
-    """Return samples of the last minutes."""
+    """Return one sample for each of the last ``count`` minutes."""
     samples = Samples()
     key = next(iter(memory.windows), ("", ""))
     for number in range(count):
@@ -129,7 +130,7 @@ def hours(memory: Memory, count: int = 120) -> Samples:
 
 
 def page(directory: Path, memory: Memory, pool_status: PoolStatus) -> StatusPage:
-    """Return the page of a loop that remembers this."""
+    """Return the status page of a loop with this memory and pool status."""
     state = StateDir(directory)
     leave(state, memory, pool_status)
     return StatusPage(state, lambda: memory, hours(memory))

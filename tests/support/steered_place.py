@@ -1,4 +1,4 @@
-"""The fake's place under the hands of a test: what it refuses and loses, what boots, and what ends."""
+"""A place of the fake kind that a test controls: its refusals, losses, boots and ends."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from provisioner.model import Failure, Machine, Phase
 
 
 class SteeredPlace(FakePlace):
-    """A place that does what a test says; ``steered`` makes one of the place that a kind has made."""
+    """A place that a test controls. ``steered`` turns the place of a kind into such a place."""
 
     creates = 0
-    """Create calls that were answered or lost."""
+    """Number of create calls that reached the place, even if they were refused or their responses were lost."""
     refusal: Failure | None = None
-    """Failure of every create."""
+    """Failure with which every create is refused; None: creates are accepted."""
     silence: Failure | None = None
-    """Failure of every call, which has no effect."""
+    """Failure of every call. Such a call has no effect. None: calls succeed."""
     lack: Failure | None = None
-    """Reason why machines that are created wait for ever."""
+    """Reason why waiting machines have no room; None: machines boot."""
     begins_again = False
-    """True if a machine whose host fails is begun again under its uid."""
+    """True if the place starts a machine again under its uid after its host has failed."""
     loss: Failure | None = None
-    """Failure of every change, which has its effect."""
+    """Failure of every create and delete. Such a call takes effect although it fails. None: calls succeed."""
 
     def entries(self) -> dict[str, Entry]:
-        """Return all that exists, by name."""
+        """Return all entries of the place, by name."""
         _meet(self.silence)
         return self.present()
 
@@ -37,11 +37,11 @@ class SteeredPlace(FakePlace):
         return super().entry(name)
 
     def present(self) -> dict[str, Entry]:
-        """Return the same for the owner of the place, who needs no call."""
+        """Return all entries of the place, by name, without a call that could fail."""
         return super().entries()
 
     def create(self, name: str, mark: Mark | None) -> Entry:
-        """Make a machine, or find the one that bears this mark."""
+        """Make a machine, or return the machine that has this mark already."""
         _meet(self.silence)
         self.creates += 1
         _meet(self.refusal)
@@ -75,7 +75,7 @@ class SteeredPlace(FakePlace):
         self._pool = self._pool.model_copy(update={"boot_seconds": 1e9})
 
     def machines(self, entries: Collection[Entry]) -> dict[str, Machine]:
-        """Return the machines as they are now, by name. Machines that wait say why."""
+        """Return the present machines, by name. A waiting machine has the reason of its wait."""
         return {
             name: replace(one, failure=self.lack, spills_at_once=self.lack is not None)
             if one.phase is Phase.PENDING and one.queued is None
@@ -84,31 +84,32 @@ class SteeredPlace(FakePlace):
         }
 
     def names(self) -> list[str]:
-        """Return the names of all machines that have not ended, with doubles."""
+        """Return the names of all machines that have not ended. A name is repeated for each further machine that has
+        it."""
         ended = self._clock()
         return [one.name for one in (*self.present().values(), *self.doubles()) if ended < one.ends]
 
     def begin_again(self, name: str, uid: str) -> None:
-        """Let a machine boot again, as a machine with this uid and the same address."""
+        """Let a machine boot again. Its address stays, and its uid becomes ``uid``."""
         with self._lock:
             self._entries[name] = replace(self._entries[name], uid=uid, runs=self._clock() + 0.05)
         self._wake()
 
     def crash(self, name: str) -> None:
-        """End a machine by itself now."""
+        """Let a machine end by itself now."""
         with self._lock:
             self._entries[name] = replace(self._entries[name], ends=self._clock())
         self._wake()
 
 
 def steered(place: FakePlace) -> SteeredPlace:
-    """Return the same place, from now on under the test's hands."""
+    """Let a test control the place from now on, and return the same place."""
     place.__class__ = SteeredPlace
     assert isinstance(place, SteeredPlace)
     return place
 
 
 def _meet(failure: Failure | None) -> None:
-    """Raise what a call meets instead of its response, if anything."""
+    """Raise a BackendError for the failure of a call, if there is one."""
     if failure is not None:
         raise BackendError(failure.error, failure.text)

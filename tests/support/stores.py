@@ -1,4 +1,4 @@
-"""Small acts on a state directory that the tests of several of its modules share."""
+"""Small helpers for tests of the state directory's modules."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from provisioner.state.locks import LockFile
 
 
 def add(state: StateDir, template: str = "T1") -> str:
-    """Record a request as a script does; returns its id."""
+    """Record a request like a script does, and return the request's id."""
     return add_request(state, template, 2, created_wall=5.0, create_for="demo")
 
 
 def pauses() -> list[float]:
-    """Return seconds between two reads of a file that may be served from a cache."""
+    """Return the seconds between the repeated reads of a file, which are needed because a cache may serve the file."""
     return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 
 def add_request(state: StateDir, template: str, count: int, *, created_wall: float, **options: Any) -> str:
-    """Record a request; returns its id. ``options``: as of ``IntentStore.add``, and ``rc_account``."""
+    """Record a request, and return its id. ``options``: options of ``IntentStore.add``, and ``rc_account``."""
     document: dict[str, Any] = {"template": template, "count": count, "created_wall": created_wall}
     if account := options.pop("rc_account", ""):
         document["rc_account"] = account
@@ -37,7 +37,7 @@ def add_request(state: StateDir, template: str, count: int, *, created_wall: flo
 
 
 def add_return(state: StateDir, names: Iterable[str], *, created_wall: float, **options: Any) -> str:
-    """Record a return request; returns its id. ``options``: as of ``IntentStore.add``."""
+    """Record a return request, and return its id. ``options``: options of ``IntentStore.add``."""
     id_ = RETURN_ID_PREFIX + new_ids.new_id()
     state.intent.add({"returns": {id_: {"names": list(names), "created_wall": created_wall}}}, **options)
     return id_
@@ -51,13 +51,13 @@ def fill(state: StateDir) -> None:
 
 
 def contents(directory: str | Path) -> dict[str, bytes]:
-    """Return every file below a directory, by its path in it."""
+    """Return the content of every file below a directory, by the path in the directory."""
     top = Path(directory)
     return {str(path.relative_to(top)): path.read_bytes() for path in top.rglob("*") if path.is_file()}
 
 
 def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable[..., object]:
-    """Return ``real`` as a function that fails so many times first."""
+    """Return a function that fails ``times`` times with ``error`` and then calls ``real``."""
     left = [times]
 
     def call(*arguments: object, **options: object) -> object:
@@ -70,18 +70,18 @@ def failing(real: Callable[..., object], error: int, times: int = 1) -> Callable
 
 
 def forgotten(lock: LockFile) -> None:
-    """Let the file server lose the lock; its holder is not informed."""
+    """Let the file server lose the lock without informing the holder of the lock."""
     assert lock._descriptor is not None
     fcntl.flock(lock._descriptor, fcntl.LOCK_UN)
 
 
 def altered(path: str | Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change what a database says, without its lock and without a new generation."""
+    """Change the content of a database without its lock and without a new generation."""
     document = json.loads(Path(path).read_text())
     change(document)
     Path(path).write_text(json.dumps(document))
 
 
 def outdate(document: dict[str, Any], versions: int = 1) -> None:
-    """Let a database be of a schema that is newer than ours."""
+    """Raise the schema version of a database, so that it is newer than ours."""
     document["meta"]["state"]["schema"] += versions

@@ -1,4 +1,4 @@
-"""strace, where it is installed and may trace."""
+"""Test whether strace can be used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRACE = shutil.which("strace")
 
 
 def works() -> bool:
-    """Return True if strace is installed and may trace."""
+    """Return True if strace is installed and this process may trace."""
     return (
         STRACE is not None and subprocess.run([STRACE, "-qq", "true"], capture_output=True, check=False).returncode == 0
     )

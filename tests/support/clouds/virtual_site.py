@@ -251,11 +251,11 @@ class VirtualSite:
         return entry
 
     def ended(self, id_: str) -> bool:
-        """Return True if HF has read the terminal answer to this request."""
+        """Return True if the published answer to this request is terminal."""
         return self.answer(id_)["status"] != "running"
 
     def asked(self, count: int) -> dict[str, Any]:
-        """Request machines, run until HF has the terminal answer, and return this answer."""
+        """Request machines, run until the answer is terminal, and return this answer."""
         id_ = self.request(count)
         self.until(lambda: self.ended(id_), what=f"the end of {id_}")
         return self.answer(id_)

@@ -1,4 +1,5 @@
-"""The five commands run in the test's own process: the same answers as from the scripts, without a process each."""
+"""Run HF's five commands in the test's own process. The answers are the same as from the scripts, but no process is
+started."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from tests.support.hostfactory.schemas import check_output, parsed
 
 
 def call_here(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Called:
-    """Run a command in this process, and return its exit code and the bytes that it writes to file descriptor 1.
+    """Run a command in this process. Return its exit code and the bytes that it writes to file descriptor 1.
 
-    What other threads of this process write to stderr meanwhile is unknown, so stderr counts as empty.
+    Other threads of this process may write to stderr at the same time, so stderr counts as empty.
     """
     taken, stdout = os.memfd_create("stdout"), os.dup(1)
     os.dup2(taken, 1)
@@ -40,7 +41,8 @@ class InProcess(HostFactory):
     as_processes = False
 
     def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
-        """Run a command line: in this process if it begins with one of the clone's scripts."""
+        """Run a command line. If it begins with one of the clone's scripts, run the script in this process; otherwise
+        start a process."""
         script = Path(command[0])
         if self.as_processes or script.parent != SCRIPTS or script.stem not in commands.COMMANDS:
             return super().run(command, environment=environment, seconds=seconds)
@@ -67,21 +69,21 @@ class Here(HostFactory):
         return code, out[:-1]
 
     def answer(self, name: str, document: object, **environment: str) -> Any:
-        """Return the document a command answers with, by its schema."""
+        """Return the document that a command prints, after a check against its schema."""
         code, out = self.ask(name, json.dumps(document), **environment)
         assert code == 0, out
         check_output(name, parsed(out))
         return parsed(out)
 
     def refusal(self, name: str, document: object) -> str:
-        """Return the line a command prints instead of an answer."""
+        """Return the line that a command prints if it refuses the call."""
         code, out = self.ask(name, json.dumps(document))
         assert code == 1
         assert "\n" not in out
         return out
 
     def recorded(self) -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, ...]]]:
-        """Return requests and returns as intent holds them."""
+        """Return the requests (template and number) and the return requests (names) in intent, by id."""
         if not self.state.intent.exists():
             return {}, {}
         intent = self.state.intent.read()
@@ -103,7 +105,7 @@ def publish(
     lost: dict[str, int] | None = None,
     available: dict[str, int] | None = None,
 ) -> None:
-    """Publish as the loop does in a cycle."""
+    """Publish answers, lost machines and available numbers, as the loop does in a cycle."""
     if not hf.state.intent.exists():
         hf.state.intent.create(hf.instance)
     hf.state.status.write(answers, {name: Loss(grace) for name, grace in (lost or {}).items()}, available)
@@ -111,7 +113,7 @@ def publish(
 
 
 def heartbeat_before(hf: Here, seconds: float) -> None:
-    """Set the loop's last heartbeat to so many seconds ago."""
+    """Set the time of the loop's last heartbeat to ``seconds`` ago."""
     hf.state.heartbeat.touch()
     then = time.time() - seconds
     os.utime(hf.state.heartbeat.path, (then, then))

@@ -1,4 +1,5 @@
-"""HostFactory as the tests play it: a provider instance's directories, and the five scripts run as it runs them."""
+"""HostFactory's part, as tests play it: the directories of a provider instance, and calls of the five scripts like HF's
+calls."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ TEMPLATES: dict[str, Any] = {
         for name, most in (("T1", 10), ("T2", -1), ("T0", 0))
     ]
 }
-"""The interface's fixture: ten at most, no limit, none."""
+"""Templates for tests: one with a maxNumber of ten, one without a limit, and one with maxNumber 0."""
 
 
 class Called(NamedTuple):
@@ -48,7 +49,7 @@ class Called(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """Return the one JSON document that was printed."""
+        """Return the one JSON document that the script has printed."""
         assert self.code == 0, self
         assert self.err == ""
         assert self.out.endswith("\n")
@@ -56,7 +57,7 @@ class Called(NamedTuple):
 
     @property
     def refusal(self) -> str:
-        """Return the one short line that was printed instead."""
+        """Return the one short line that a script prints if it refuses the call."""
         assert self.code == 1, self
         assert self.err == ""
         assert self.out.endswith("\n")
@@ -90,7 +91,7 @@ class HostFactory:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return all that HF gives a script, and nothing else: no HOME, no PATH."""
+        """Return the environment that HF gives a script. It has neither HOME nor PATH."""
         return {
             "HF_PROVIDER_NAME": self.instance,
             "HF_PROVIDER_CONFDIR": str(self.conf),
@@ -100,12 +101,12 @@ class HostFactory:
         }
 
     def command(self, name: str, document: object) -> list[str]:
-        """Return the command line of a call; its input file is written as HF writes it."""
+        """Write the input file of a call in HF's form, and return the command line of the call."""
         self.input.write_text(json.dumps(document, indent="\t"))
         return [str(self.scripts / f"{name}.sh"), "-f", str(self.input)]
 
     def run(self, command: list[str], *, environment: Mapping[str, str] | None = None, seconds: float = 60) -> Called:
-        """Run a command line from ``/`` without stdin. Raises subprocess.TimeoutExpired."""
+        """Run a command line in the directory ``/`` and without stdin. Raises subprocess.TimeoutExpired."""
         done = subprocess.run(
             command,
             env=self.environment if environment is None else dict(environment),
@@ -118,18 +119,19 @@ class HostFactory:
         return Called(done.returncode, done.stdout.decode("utf-8"), done.stderr.decode("utf-8"))
 
     def call(self, name: str, document: object, *, seconds: float = 60) -> Any:
-        """Return the document a script answers with, by its schema; AssertionError when it refuses."""
+        """Call a script, and return the document that it prints, after a check against its schema. Raises
+        AssertionError if the script refuses the call."""
         answer = self.run(self.command(name, document), seconds=seconds).document
         check_output(name, answer)
         return answer
 
     def request(self, template: str = "T1", machines: int = 3) -> str:
-        """Return the id of a new request."""
+        """Call requestMachines, and return the id of the new request."""
         document = {"template": {"templateId": template, "machineCount": machines}}
         return str(self.call("requestMachines", document)["requestId"])
 
     def return_machines(self, *names: str) -> str:
-        """Return the id of a new return request."""
+        """Call requestReturnMachines, and return the id of the new return request."""
         document = {"machines": [{"name": name, "machineId": name} for name in names]}
         return str(self.call("requestReturnMachines", document)["requestId"])
 
@@ -141,7 +143,7 @@ class HostFactory:
 
 
 def golden(name: str) -> Any:
-    """Return a document that the reference shows."""
+    """Return a document that HostFactory's reference shows as an example."""
     return json.loads((GOLDEN / f"{name}.json").read_text())
 
 

@@ -1,4 +1,5 @@
-"""The JSON Schemas of HostFactory's documents, liberal in, strict out: the one place all tests take them from."""
+"""JSON Schemas of HostFactory's documents, for all tests. The schemas of input accept unknown fields. The schemas of
+output are strict."""
 
 from __future__ import annotations
 
@@ -108,11 +109,11 @@ OUTPUTS = {
     "requestReturnMachines": "out_accepted",
     "getReturnRequests": "out_getReturnRequests",
 }
-"""The schema of what each command prints."""
+"""Name of the schema for the output of each command."""
 
 
 def parsed(text: str) -> Any:
-    """Return a printed document as HF's parser reads it.
+    """Return a printed document, read like HF's parser reads it.
 
     Raises ValueError, also for NaN, which Python's parser accepts.
     """
@@ -124,7 +125,7 @@ def parsed(text: str) -> Any:
 
 
 def mistakes(name: str, document: object) -> list[str]:
-    """Return the faults in a document by the schema ``name``, each as ``path: reason``."""
+    """Return the faults in a document according to the schema ``name``, each as ``path: reason``."""
     schema = {"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}
     errors = Draft202012Validator(schema).iter_errors(document)
     return [f"{error.json_path}: {error.message}" for error in errors]

@@ -1,4 +1,4 @@
-"""A configuration directory for tests: right until a test breaks it."""
+"""A configuration directory for tests. It has no mistakes until a test changes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def template(name: str, **fields: object) -> dict[str, object]:
 
 @dataclass
 class Site:
-    """A configuration directory that is right until a test breaks it."""
+    """A configuration directory without mistakes, which a test can change."""
 
     directory: Path
     settings: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Site:
         return loader.load(self.path, self.environment)
 
     def problems(self, text: str | None = None) -> list[str]:
-        """Return every problem, file name first, as one line."""
+        """Return one line for each problem of the configuration. Each line begins with the name of the file."""
         self.write(text)
         with pytest.raises(loader.ConfigError) as caught:
             loader.load(self.path, self.environment)

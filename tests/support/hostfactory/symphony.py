@@ -1,6 +1,7 @@
-"""Symphony 7.3.2 as its installer leaves it, as far as our programs meet it: HostFactory's files, profile and service.
+"""Files of Symphony 7.3.2 as its installer leaves them, as far as our programs need them: HostFactory's files, profile
+and service.
 
-Written from docs/hostfactory.md (profile.hf, fresh, start); HostFactory and EGO themselves are closed.
+The source is docs/hostfactory.md (profile.hf, fresh, start), because HostFactory and EGO are closed source.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 
 def _shipped(document: object) -> str:
-    """Return a registration file in the layout of the installer: four spaces, short lists on one line."""
+    """Return a registration file in the installer's layout: indented by four spaces, with short lists on one line."""
     text = json.dumps(document, indent=4)
     return text.replace('[\n                "awsinst"\n            ]', '["awsinst"]') + "\n"
 
@@ -62,7 +63,8 @@ SHIPPED = {
         }
     ),
 }
-"""HostFactory's registration files, by their path below conf: its requestor by load is disabled, and asks another."""
+"""HostFactory's registration files, by their path below conf. The requestor that reacts to load is disabled, and has
+another provider."""
 
 SERVICE = """<?xml version="1.0" encoding="UTF-8"?>
 <sc:ServiceDefinition xmlns:sc="http://www.platform.com/ego/2005/05/schema/sc" ServiceName="HostFactory">
@@ -76,7 +78,8 @@ VERSION = "1.2"
 
 
 def installed(top: Path) -> Path:
-    """Make the tree of EGO_TOP ``top``, with a HostFactory that has never run; HF_TOP below it."""
+    """Make the directory tree of EGO_TOP, ``top``, with a HostFactory that has never run. Return HF_TOP, which is below
+    ``top``."""
     hf = top / "hostfactory"
     for name, text in SHIPPED.items():
         (hf / "conf" / name).parent.mkdir(parents=True)
@@ -92,9 +95,9 @@ def installed(top: Path) -> Path:
 
 
 def profile_of(top: str, path: str, libraries: str = "") -> dict[str, str]:
-    """Return the variables of a shell that has sourced profile.hf of EGO_TOP ``top``: these six, and no others of HF's.
+    """Return the variables that a shell has after it sourced profile.hf of EGO_TOP ``top``. It has six variables of HF.
 
-    ``libraries`` is the first directory of LD_LIBRARY_PATH.
+    ``libraries``: the first directory of LD_LIBRARY_PATH.
     """
     hf = f"{top}/hostfactory"
     platform = "linux-x86_64"

@@ -1,4 +1,4 @@
-"""Texts that each reader of a YAML file refuses within moments, and documents changed at random."""
+"""Texts that each reader of a YAML file has to refuse quickly, and documents with random changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WORDS = (
 )
 PIECES = st.sampled_from([*WORDS.split(), " ", "\n", "  ", "\t", "%YAML 1.1\n", "\ufeff", "\0", "\x85", "9" * 30])
 RANDOM = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode("utf-8"))
-"""Texts of YAML's own pieces, at random."""
+"""Random texts that consist of pieces of YAML's syntax."""
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -74,7 +74,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def changed(document: Any, chance: int, what: object) -> Any:
-    """Return the document with one of its values taken out, doubled, or replaced."""
+    """Return the document with one random value removed, doubled, or replaced by ``what``."""
     document = copy.deepcopy(document)
     leaves = list(places(document))
     if not leaves:

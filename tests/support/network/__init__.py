@@ -1,1 +1,2 @@
-"""A bank's network: an authority of its own, servers that it has signed, and a proxy as the only way to them."""
+"""A bank's network: a certificate authority of its own, servers with certificates of this authority, and a proxy that
+is the only way to these servers."""

@@ -1,4 +1,4 @@
-"""A certificate authority of one's own, and what it signs."""
+"""A certificate authority for tests, and its certificates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _named(name: str) -> x509.Name:
 
 
 class Authority:
-    """Signs certificates. ``days`` from now until it ends; negative: it has ended."""
+    """Authority that signs certificates. ``days``: time from now until it expires; negative if it has expired."""
 
     def __init__(self, directory: Path, name: str = "Bank Root", *, days: int = 365) -> None:
         self._directory, self._key, self._name = directory, ec.generate_private_key(ec.SECP256R1()), _named(name)
@@ -42,7 +42,7 @@ class Authority:
         )
 
     def signed(self, host: str) -> tuple[bytes, bytes]:
-        """Return key and certificate of a host, a name or an address, PEM."""
+        """Return the key and the certificate (PEM) of a host. ``host``: a name or an address."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             name: x509.GeneralName = x509.IPAddress(ip_address(host))

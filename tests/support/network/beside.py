@@ -1,4 +1,4 @@
-"""A server of the standard library that serves beside the test."""
+"""Mixin that runs a server of the standard library in a thread beside the test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Self
 
 
 class Beside(socketserver.BaseServer):
-    """To be inherited before a server: it answers within ``with``, and is closed after it."""
+    """Mixin to inherit before a server class. The server responds within the ``with`` block, and is closed after the
+    block."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A proxy that takes CONNECT alone, and leads to servers that have their names nowhere else."""
+"""A proxy that accepts only CONNECT, and leads to servers whose names are known only to the proxy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BEARER = re.compile(rb"(?im)^authorization: bearer (\S+)\r$")
 
 
 class Proxy(Beside, socketserver.ThreadingTCPServer):
-    """``with Proxy({"kube.bank.test": (address, context)})``: everything that passes is in ``asked``."""
+    """Proxy for these names: ``with Proxy({"kube.bank.test": (address, context)})``. ``asked`` records all requests."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -32,7 +32,7 @@ class Proxy(Beside, socketserver.ThreadingTCPServer):
         self.asked: list[str] = []
         """The first line of each request."""
         self.bearers: defaultdict[str, set[str]] = defaultdict(set)
-        """The tokens that were sent to a name for which the proxy ends TLS."""
+        """Tokens that clients sent to each name for which the proxy ends TLS."""
 
     @property
     def url(self) -> str:
@@ -41,7 +41,7 @@ class Proxy(Beside, socketserver.ThreadingTCPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """Return the names that were asked for."""
+        """Return the names that clients requested."""
         return {line.split()[1].rpartition(":")[0] for line in self.asked}
 
 
@@ -77,9 +77,9 @@ class _Connection(socketserver.StreamRequestHandler):
 
 
 def join(one: socket.socket, other: socket.socket, hear: Callable[[bytes], object] = len) -> None:
-    """Forward the bytes of both ends until one of them closes; call ``hear`` with the bytes of ``one``.
+    """Forward bytes between two connections until one of them closes. Call ``hear`` with the bytes from ``one``.
 
-    In one thread, because OpenSSL requires it of a connection.
+    One thread forwards both directions, because OpenSSL allows only one thread for a connection.
     """
     sinks = {one: other, other: one}
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""A server over TLS whose responses a test writes, byte by byte."""
+"""A TLS server whose responses a test writes byte by byte."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 UNPRIVILEGED = "nobody"
-"""The user as whom root's tests run daemons. Other users run them as themselves."""
+"""User that runs the daemons if root runs the tests. Otherwise the tests' own user runs the daemons."""
 
 
 class Daemons:
-    """Processes of one installation. They end with :meth:`stop`, which also removes the directory."""
+    """Daemons of one installation. :meth:`stop` ends the daemons and removes the directory."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="scheduler-"))

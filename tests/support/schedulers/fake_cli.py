@@ -1,7 +1,9 @@
-"""Commands of LSF and Lancium that behave as their documentation and reports of their users say, with faults.
+"""Commands of LSF and Lancium for tests. Their behaviour is from the documentation and from reports of users, and can
+have faults.
 
-Run as a script under the name of the command. The jobs are in the file FAKE_JOBS: a JSON object with ``jobs`` and
-``fault``. Jobs wait, run and end by the time that passes. It imports little, because tests run it thousands of times.
+Run this file as a script under the name of the command. The jobs are in the file FAKE_JOBS: a JSON object with ``jobs``
+and ``fault``. Jobs wait, run and end as time passes. The script imports little, because tests run it thousands of
+times.
 """
 
 import fcntl
@@ -13,8 +15,8 @@ import time
 
 NAMES = ("bsub", "bjobs", "bkill", "lcli")
 FAULTS = ("nothing", "half", "old", "hang", "no_answer", "refuse")
-"""Faults: the list prints nothing with exit 0, half of its output, or its former output; a command hangs, succeeds
-without an answer, or fails without an effect."""
+"""Faults in this order: the list prints nothing, with exit code 0; the list prints half of its output; the list prints
+its former output; a command hangs; a command succeeds but prints no answer; a command fails without an effect."""
 
 PROGRAM = os.path.basename(sys.argv[0])
 DOWN = "503 Service Unavailable" if PROGRAM == "lcli" else "LSF is down. Please wait ..."
@@ -75,7 +77,7 @@ class Jobs:
 
 
 def answer(jobs, output, possible):
-    """Print the output of a list, or what a fault makes of it."""
+    """Print the output of a list, changed by the present fault."""
     fault = jobs.fault(*possible)
     if fault == "old":
         output = jobs.all.get("before", output)
@@ -96,7 +98,7 @@ def fail(text, code):
 
 
 def create(jobs, name, mark, said, reruns=False):
-    """Make a job, and print what the command says. ``reruns``: it begins again after the end of its host."""
+    """Make a job, and print the command's message. ``reruns``: the job runs again if its host fails."""
     fault = jobs.fault("hang", "no_answer", "refuse")
     if fault == "refuse" or jobs.all.get("refusal"):
         jobs.save()
@@ -133,7 +135,7 @@ def bsub(jobs, arguments):
 
 
 def bkill(jobs, arguments):
-    """Without an id, LSF ends the last job of the user."""
+    """Implement ``bkill``. Without an id, LSF ends the last job of the user."""
     number = arguments[-1] if arguments and arguments[-1].isdecimal() else max(jobs.jobs, key=int, default="0")
     delete(jobs, number, "Job <{}>: Job has already finished", "Job <{}> is being terminated")
 
@@ -167,7 +169,7 @@ def bjobs(jobs, arguments):
 
 
 def lcli(jobs, arguments):
-    """Lancium: ``job run``, ``job show``, ``job delete``. Ended jobs stay until they are deleted."""
+    """Implement Lancium's ``job run``, ``job show`` and ``job delete``. Ended jobs stay until they are deleted."""
     verb = arguments[1]
     if verb == "run":
         create(jobs, option(arguments, "--name"), "", "{}")

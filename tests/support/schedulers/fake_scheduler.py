@@ -16,8 +16,8 @@ from tests.support.schedulers import fake_cli
 
 
 class FakeScheduler:
-    """The commands in ``directory``, and their jobs. ``waits``, ``lives``, ``keeps``: seconds of a job in the queue, of
-    its life, and for which it is listed after its end."""
+    """A scheduler with commands in ``directory``. Seconds of a job: ``waits`` in the queue, ``lives`` while it runs,
+    and ``keeps`` in the list after its end."""
 
     def __init__(self, directory: Path, *, waits: float = 0.05, lives: float = 1e9, keeps: float = 60.0) -> None:
         self.file = directory / "jobs.json"
@@ -38,7 +38,7 @@ class FakeScheduler:
 
     @contextmanager
     def changed(self) -> Iterator[dict[str, Any]]:
-        """Yield the state of the scheduler, and write it back."""
+        """Yield the state of the scheduler for changes, and write the state after the block."""
         with self.file.open("r+") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)
             state = json.load(opened)
@@ -64,7 +64,8 @@ class FakeScheduler:
             state["next"] += 1
 
     def fail_host(self, name: str) -> None:
-        """Let the host of a job fail. The job begins again under its number if it was submitted so, or else ends."""
+        """Let the host of a job fail. If the job was submitted with a restart, it runs again under its number;
+        otherwise it ends."""
         job = next(job for job in self.jobs().values() if job["name"] == name)
         self.change(name, **({"state": "waiting"} if job.get("reruns") else {"ends_at": 0.0, "why": "lost host"}))
 

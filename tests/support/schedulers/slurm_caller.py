@@ -1,7 +1,9 @@
-"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud: it calls our programs in HostFactory's place.
+"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud. slurmctld calls our programs in HostFactory's
+place.
 
-Each running machine of the cloud starts a slurmd, as a site's start-up script does. The cloud's addresses (10.…) lead
-nowhere, so the cluster's scontrol shows and takes them as addresses of this host (127.…), on which all slurmds listen.
+Each running machine of the cloud starts a slurmd, like a site's start-up script does. The cloud's addresses (10.…) are
+not reachable. So the scontrol of the cluster replaces them with addresses of this host (127.…), on which all slurmds
+listen.
 """
 
 from __future__ import annotations
@@ -156,7 +158,8 @@ class CallingSlurm:
             self.cloud.__exit__(kind, error, trace)
 
     def turn(self) -> None:
-        """Let each machine of the cloud have its slurmd, then take a step of the demand service."""
+        """Start or end slurmds so that each running machine of the cloud has one. Then run one step of the demand
+        service."""
         self._follow_machines()
         self._power.step()
 
@@ -198,7 +201,7 @@ class CallingSlurm:
         return sorted(machine["name"] for machine in self.cloud.cloud() if machine["phase"] == "running")
 
     def describe(self) -> str:
-        """Return what a failed test needs."""
+        """Return a text with the states and logs that explain a failed test."""
         queue = self.daemons.run("squeue", check=False)
         calls = "".join(path.read_text() for path in self.cloud.state.parent.rglob("*-provider.*.log"))
         return f"{self.nodes()}\n{queue}\n{self.records.read()}\n{self.cloud.cloud()}{self.daemons.logs()}\n{calls}"
@@ -216,7 +219,7 @@ class CallingSlurm:
             self.daemons.start(name, "slurmd", "-D", "-b", "-N", nodes[name])
 
     def _kill(self, machine: str) -> None:
-        """End a machine's slurmd and its jobs at once, as the end of the machine does."""
+        """End the slurmd and the jobs of a machine at once, as happens when the machine ends."""
         process = self.daemons.running[machine]
         children = self.daemons.run("pgrep", "-P", str(process.pid), check=False).split()
         self.daemons.end(machine, signal.SIGKILL)

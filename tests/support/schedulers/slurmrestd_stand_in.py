@@ -1,7 +1,8 @@
-"""A stand-in for slurmrestd in the versions of its API that Debian 12 does not have: v0.0.39 to v0.0.45.
+"""Stand-in for slurmrestd with the versions of its API that Debian 12 does not have: v0.0.39 to v0.0.45.
 
-Its bodies for v0.0.41 to v0.0.44 pass the models that PyPI's slurmrestapi generates from SchedMD's description. For the
-other versions they follow the documented forms, and no model has checked them.
+For v0.0.41 to v0.0.44, the models of PyPI's slurmrestapi accept the bodies of its responses. These models are generated
+from SchedMD's description. For the other versions, the bodies have the documented form but are not checked with a
+model.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ UNKNOWN_JOB = 2017
 
 
 def checked(model: str, version: int, body: Document) -> Document:
-    """Return a body, after the version's model has read it, if there is one. Raise ValueError if it does not fit."""
+    """Return a body. If the version has a model, the model must accept the body. Raise ValueError if the model does
+    not."""
     if version not in WITH_MODELS:
         return body
     name = f"V00{version}{model}"
@@ -38,12 +40,13 @@ def checked(model: str, version: int, body: Document) -> Document:
 
 
 def struct(value: int) -> Document:
-    """Return a number as the API has it since v0.0.39."""
+    """Return a number in the form that the API uses since v0.0.39."""
     return {"set": True, "infinite": False, "number": value}
 
 
 class SlurmrestdStandIn:
-    """A slurmrestd with the given versions: ``with SlurmrestdStandIn(41, 42) as place`` listens at ``place.url``."""
+    """A slurmrestd that has these versions of the API: ``with SlurmrestdStandIn(41, 42) as place``. Its address is
+    ``place.url``."""
 
     def __init__(self, *versions: int) -> None:
         self.versions = versions
@@ -52,11 +55,11 @@ class SlurmrestdStandIn:
         self.calls: list[tuple[str, str, Document]] = []
         """Method, path and body of each call."""
         self.list_warning = ""
-        """A warning with which the list of jobs is empty."""
+        """Warning that the list of jobs gives. A list with a warning is empty."""
         self.refusal: tuple[int, int, str] | None = None
-        """Status, number and words with which each call but a ping is refused."""
+        """Status, error number and message of the refusal of each call except a ping; None if calls succeed."""
         self.unkillable: dict[int, tuple[int, str]] = {}
-        """Number and words of the error with which a job is not cancelled."""
+        """Error number and message for each job that cannot be cancelled, by job id."""
         self._lock = threading.Lock()
         place = self
 
@@ -182,7 +185,7 @@ class SlurmrestdStandIn:
 
 
 def _form(job: Mapping[str, Any], version: int) -> Document:
-    """Return a job as a version lists it."""
+    """Return a job in the form in which this version of the API lists it."""
     return {**job, "job_state": job["job_state"][0]} if version < 40 else {**job}
 
 

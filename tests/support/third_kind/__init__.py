@@ -1,4 +1,4 @@
-"""A kind of place that another distribution brings: what it holds is installed, nothing of the provisioner changes."""
+"""A kind of place in another distribution. The distribution is installed, and the provisioner is not changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ ENTRY_POINTS = "[provisioner.backends]\nyard = yard:KIND\n"
 
 
 def install(directory: Path) -> Path:
-    """Put the distribution into a directory, as pip does, and return that: on ``sys.path`` it is found."""
+    """Install the distribution into a directory, as pip does, and return the directory. The distribution is found if
+    the directory is on ``sys.path``."""
     info = directory / "yard_provisioner-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(METADATA)

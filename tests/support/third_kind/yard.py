@@ -1,4 +1,4 @@
-"""Hosts in yards, in memory: all that a distribution needs that brings a kind of place of its own."""
+"""A kind whose machines are hosts in yards, in memory: all that a distribution needs to add a kind of place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class YardPool(FakePool):
 
 
 class YardBackend(FakeBackend):
-    """The fake's, with a metric of its own."""
+    """The fake backend with a metric of its own."""
 
     def measures(self) -> list[Measure]:
         """Return the number of hosts."""
@@ -46,7 +46,7 @@ class YardBackend(FakeBackend):
 
 
 class Yard(Kind[YardPool]):
-    """The kind, as the registry asks for it."""
+    """The kind ``yard``, in the form that the registry of kinds needs."""
 
     name: ClassVar = "yard"
     pool = YardPool
@@ -56,7 +56,7 @@ class Yard(Kind[YardPool]):
     config_keys: ClassVar = frozenset({"YARD_NAME"})
 
     def factory(self, site: Site) -> Callable[[YardPool], Backend]:
-        """Return a function that makes backends; pools of one yard see the same hosts."""
+        """Return a function that makes backends. Pools of the same yard see the same hosts."""
         yards: dict[str, FakePlace] = {}
 
         def backend(pool: YardPool) -> Backend:
@@ -77,7 +77,7 @@ class Yard(Kind[YardPool]):
         return [f"pools.{pool.name}.yard: {pool.yard} is an old yard"] if pool.yard.startswith("old") else []
 
     def size(self, pool: YardPool, template: str) -> MachineSize:
-        """Return the size of a host: all are alike."""
+        """Return the size of a host. All hosts have the same size."""
         return MachineSize(f"every host of yard {pool.yard}", 4, 4096)
 
 
