@@ -157,11 +157,8 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove the records that may leave the files, and return their ids. With ``dry_run``, only return the ids of
-        the records that would leave first, and remove no record.
-
-        Pools are not observed. Raises StateError.
-        """
+        """Remove the records that may leave the files, and return their ids, without an observation of pools.
+        With ``dry_run``, remove none, and return the ids of the records that would leave first. Raises StateError."""
         now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()
         while (intent := self._load({}, now)) is not None and self.memory is not None:
