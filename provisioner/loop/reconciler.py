@@ -173,8 +173,7 @@ class Reconciler:
         return tuple(removed)
 
     def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
-        """Load intent and memory. If intent is lost, or if an operator has released the brake, write the changed memory
-        at once."""
+        """Load intent and memory. Write memory at once if intent is lost or an operator has released the brake."""
         is_asked = self._state.take_recovery()  # before intent is read, because an operator writes intent first
         try:
             self._load(observations, now)

@@ -173,8 +173,8 @@ class Startup:
         """Return the memory with which the loop continues: ``latest``, or a rebuilt memory if an answer that HF has
         read contradicts ``latest``.
 
-        The caller reads intent after the observations, so that a machine without a request is an orphan. Raises
-        StateError.
+        The caller must have read intent after the observations. Otherwise the machine of a newer request would seem to
+        be an orphan. Raises StateError.
         """
         self.distrusted = {}
         if latest is None:

@@ -31,8 +31,8 @@ class Observed(NamedTuple):
     """True if a create call for the machine succeeded."""
     was_seen: bool = False
     absent_since: float | None = None
-    """Moment at which the first complete snapshot without the machine began, counted since the machine was last seen.
-    None: the latest snapshot shows the machine."""
+    """Start time of the first complete snapshot that lacked the machine. None: no snapshot has lacked the machine since
+    it was last seen."""
     fingerprint: Fingerprint = UNKNOWN_MACHINE
     ip: str = ""
     public_ip: str = ""
@@ -231,8 +231,7 @@ class ReturnRecord:
     deadline_at: float
     results: Mapping[str, ReturnResult] = field(default_factory=dict)
     absent: Mapping[str, float] = field(default_factory=dict)
-    """Names without a slot, each with the moment at which the first complete set of snapshots without this name
-    began."""
+    """Names without a slot, each with the start time of the first complete set of snapshots that lacked the name."""
     sent: Mapping[str, float] = field(default_factory=dict)
     """Names without a slot, each with the moment at which its latest delete was recorded."""
     ended: RequestStatus | None = None
@@ -347,8 +346,8 @@ class Hosts:
     """Machines that were reported to HF and that HF's lists have not named for an hour, each with the moment since
     which the lists have not named the machine. A shorter absence proves nothing, because HF sends its list in parts."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's lists that have a name of our shape but neither slot nor pool, each with the moment at which the
-    first complete set of snapshots without this host began."""
+    """Hosts in HF's lists that have a name of our shape but neither slot nor pool, each with the start time of the
+    first complete set of snapshots that lacked the host."""
     lost: tuple[str, ...] = ()
     """Unknown hosts that are missing in two complete sets of snapshots, so that they are reported to HF as lost."""
 

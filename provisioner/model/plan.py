@@ -99,7 +99,7 @@ class Deferral(NamedTuple):
     """Machines of a request that no pool takes now."""
 
     pool: str
-    """The pool for which the machines wait, or from which they would be requested first."""
+    """The pool for which the machines wait; if they wait for no pool, the first pool of the template."""
     machines: int
     reasons: Mapping[str, PendingReason]
     """The reason why each pool that was considered takes no machine, by pool."""
@@ -111,7 +111,7 @@ class Distrusted:
 
     reason: DistrustReason
     since: float
-    """Moment at which the first snapshot that gave the reason began."""
+    """Start time of the first snapshot that gave the reason."""
     until: float
     """A list that begins at this moment or later is trusted again; ``NEVER`` if an operator has to decide."""
     missing: int = 0

@@ -145,13 +145,13 @@ class Snapshot:
     wall: float | None = None
     """Time by the place's clock when the observation began, in epoch seconds. None: unknown."""
     listed_at: float | None = None
-    """Moment at which the list on which this snapshot is based was started. If a watch follows the list, the snapshot
-    also contains the later changes that the watch reported. None: the list was started when the observation began."""
+    """Start time of the list behind this snapshot. If a watch follows the list, the snapshot also contains the later
+    changes that the watch reported. None: the list was started when the observation began."""
 
     @property
     def confirmed_at(self) -> float:
-        """Return the moment at which the list on which the snapshot is based was started. For any later moment the
-        place itself has not confirmed the content."""
+        """Return the start time of the list behind the snapshot. The place itself has confirmed the content as of this
+        time."""
         return self.began_at if self.listed_at is None else self.listed_at
 
     @property

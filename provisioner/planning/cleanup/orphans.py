@@ -1,5 +1,8 @@
-"""Orphans (machines with our identity that no request explains), which the loop deletes slowly; and machines that HF's
-lists no longer name, which the loop deletes only if configured."""
+"""Orphans, and machines that HF's lists no longer name.
+
+Orphans are machines with our identity that no request explains. The loop deletes them slowly. Machines that HF's lists
+no longer name are deleted only if this is configured.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Draft:
         self.creates: list[Create] = []
         self.deletes: list[Delete] = []
         self.deferrals: dict[str, Deferral] = {}
-        """Deferral of each request that has machines which no pool takes now, by id."""
+        """By request id: the machines of the request that no pool takes now."""
         self.forget: list[str] = []
         self.due_at = NEVER
         self.unknown: dict[str, list[str]] = {}

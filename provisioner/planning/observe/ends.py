@@ -34,7 +34,7 @@ class End:
     failure: Failure
     cause: LossCause
     seen: float
-    """Moment at which the observation that first showed the end began."""
+    """Start time of the observation that first showed the end."""
     gone: bool = False
     """True if the machine has no leftovers."""
 

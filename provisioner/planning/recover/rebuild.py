@@ -77,7 +77,7 @@ class RecoveryInputs:
     loop keeps each machine that HF may have.
     """
     snapshots: Mapping[str, Snapshot]
-    """Snapshots of all pools that began after the last action of the earlier loop."""
+    """For each pool, a snapshot that began after the last action of the earlier loop."""
     intent_now: float
     """Present time by the clock that wrote intent, which may differ from this host's clock (law: time is an
     argument)."""
