@@ -10,7 +10,8 @@ from typing import Protocol
 from provisioner.model import Memory, Uptime
 
 LONGEST_GAP = 3600.0
-"""Longest time, in seconds, between the last write of memory and the loop's restart that counts as loop time."""
+"""Maximum in seconds. After a restart, loop time continues with the time since the last write of memory, but with at
+most this maximum."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 """File with the id of the host's present boot. In a container it shows the host's boot, whose monotonic clock the

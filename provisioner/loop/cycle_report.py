@@ -52,7 +52,7 @@ class Changes:
     """The slots that changed."""
     windows: Sequence[WindowChange] = ()
     plan: Plan | None = None
-    """The plan of the cycle, if memory recorded it."""
+    """The plan of the cycle if its memory was recorded; else None."""
     holds: Sequence[HoldChange] = ()
     reported: Sequence[Reported] = ()
     paused: frozenset[str] | None = None

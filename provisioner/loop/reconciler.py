@@ -132,7 +132,7 @@ class Reconciler:
         )
 
     def settle(self) -> Changes:
-        """Record the outcomes of the last batches, before the loop ends. Raises StateError, SupersededError."""
+        """Record the outcomes of the last batches; return the changes. Raises StateError, SupersededError."""
         now, results = self._clock.now(), self._actors.collect()
         made = self._remember(results, now)
         changes = Changes(self._number, self._clock.wall(), results, made.transitions, made.windows)

@@ -97,8 +97,8 @@ class CachedIntent:
         return self._state.intent.remove(ids)
 
     def record_generation(self, generation: int) -> None:
-        """Record in intent's lock file the newest generation, as memory knows it. Scripts then refuse to write to an
-        older file.
+        """If memory has read a newer generation than intent's lock file has, record this generation in the lock file.
+        Scripts then refuse to write to an older file.
 
         Without this record, each write to an older file would raise the file's generation until the file seems current.
         Raises StateError.

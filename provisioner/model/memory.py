@@ -41,7 +41,8 @@ class Observed(NamedTuple):
     is_queued: bool = False
     """True if a queue of the place held the machine when it was last seen."""
     is_strayed: bool = False
-    """True if the machine had lost its identity when it was last seen. Only its name and uid identify it then."""
+    """True if the machine had lost its identity when it was last seen. After the loss, only name and uid identify the
+    machine."""
     expires_at: float | None = None
     """Epoch seconds by the place's clock at which the place will end the machine."""
     cause: LossCause | None = None

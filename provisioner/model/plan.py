@@ -102,7 +102,7 @@ class Deferral(NamedTuple):
     """The pool for which the machines wait; if they wait for no pool, the first pool of the template."""
     machines: int
     reasons: Mapping[str, PendingReason]
-    """The reason why each pool that was considered takes no machine, by pool."""
+    """By pool, the reason why the pool takes no machine. Only pools that the plan has considered are included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The wait of a machine that its place holds in a queue on purpose. Moments are epoch seconds by the place's clock,
-    which are shown and never compared. 0: unknown."""
+    """The wait of a machine that its place holds in a queue on purpose. The moments are epoch seconds by the place's
+    clock. They are shown but never compared. 0: unknown."""
 
     since: int = 0
     reason: str = ""

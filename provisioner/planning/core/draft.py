@@ -141,7 +141,7 @@ class Draft:
         self._slots.pop(id_, None)
 
     def update_record(self, id_: str, **changes: Any) -> None:
-        """Change fields of a request other than its slots."""
+        """Change fields of a request, but not its slots."""
         self.requests[id_] = replace(self.requests[id_], **changes)
 
     def put_slots(self, id_: str, *changed: Slot) -> None:
@@ -254,7 +254,8 @@ class Draft:
                     yield Transition(record.template, record.read_at, before, slot)
 
     def memory(self) -> Memory:
-        """Return the memory to record. If the plan changed no part, this is the same object as before."""
+        """Return the memory to record. If the plan changed no part of memory, return the object from which the draft
+        was made."""
         new = {name: getattr(self, name) for name in CHANGING}
         changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before

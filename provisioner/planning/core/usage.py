@@ -159,7 +159,7 @@ def restore_usage(old: Memory, remembered: Memory) -> Memory:
 
 
 def by_pool(usage: Usage) -> Mapping[str, int]:
-    """Return the milliseconds of each pool over all days."""
+    """Return the usage of each pool in milliseconds, summed over all days."""
     pools = Counter[str]()
     for cells in usage.values():
         for (_, pool, _), milliseconds in cells.items():

@@ -28,7 +28,7 @@ each boot time."""
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
     """Return the given window. Return a new window if the pool had no window, or if the pool's pod spec or instance
-    template has changed. ``spec``: its fingerprint."""
+    template has changed. ``spec``: the fingerprint of the present pod spec or instance template."""
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
     return replace(window, spec=spec) if spec and not window.spec else window

@@ -26,8 +26,8 @@ from provisioner.planning.observe.absence import is_proven_absent
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
     """Return for each pool the names to query, with the expected uid of each name; the uid is empty if unknown.
 
-    The names are: in open return requests, each name that has no slot; and in the pool itself, the slots whose machines
-    are absent or strayed. Slots of other pools are left out, because several pools may share a place.
+    These names are queried: the names in open return requests that have no slot, and the names of the pool's own slots
+    whose machines are absent or strayed. Slots of other pools are left out, because several pools may share a place.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}

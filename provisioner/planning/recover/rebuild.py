@@ -119,7 +119,8 @@ def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dic
 def rebuild_memory(
     inputs: RecoveryInputs, limits: Limits, now: float, wall: float, reason: BrakeReason = BrakeReason.MEMORY_LOST
 ) -> Memory:
-    """Return a rebuilt memory."""
+    """Return a memory that is rebuilt from ``inputs``, with the brake latched for ``reason``. ``wall``: epoch seconds
+    at ``now``."""
     intent, answers, read = inputs.intent, inputs.answers, inputs.read
     first = SLOT_BLOCK * ((inputs.life - 1) % MOST_LIVES + 1)
     seen = {name: (pool, one) for pool, shown in inputs.snapshots.items() for name, one in shown.machines.items()}
