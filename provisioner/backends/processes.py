@@ -22,7 +22,7 @@ class Finished(NamedTuple):
     errors: bytes
 
 
-class TooMuchOutput(Exception):
+class TooMuchOutput(OSError):
     """Raised if a program prints more than allowed."""
 
 
@@ -31,9 +31,9 @@ def run_program(
 ) -> Finished:
     """Run a program without a terminal. Return its result. ``environment``: all environment variables of the program.
 
-    Raise TimeoutExpired after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and OSError if the
-    program cannot be run. After TimeoutExpired and TooMuchOutput, all processes of the program get SIGTERM, and SIGKILL
-    ``grace`` seconds later.
+    Raise TimeoutError after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and another OSError
+    if the program cannot be run. After TimeoutError and TooMuchOutput, all processes of the program get SIGTERM, and
+    SIGKILL ``grace`` seconds later.
     """
     with subprocess.Popen(
         argv,
@@ -46,9 +46,11 @@ def run_program(
         try:
             with ends_process(process.pid):
                 output, errors = _read_outputs(process, seconds, most_bytes)
-        except (subprocess.TimeoutExpired, TooMuchOutput):
+        except (subprocess.TimeoutExpired, TooMuchOutput) as error:
             _end_group(process, grace)
-            raise
+            if isinstance(error, TooMuchOutput):
+                raise
+            raise TimeoutError(f"did not end within {seconds:g} s") from error
         return Finished(process.returncode, output, errors)
 
 

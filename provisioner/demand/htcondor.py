@@ -36,8 +36,6 @@ MOST_BYTES = 64 << 20
 class HTCondor(ClusterSource):
     """Idle jobs of an HTCondor pool."""
 
-    kind: Literal["htcondor"] = "htcondor"
-    """Kind of the source."""
     pool: OptionalText = None
     """Central manager, HOST or HOST:PORT; default that of HTCondor's own configuration (``COLLECTOR_HOST``)."""
     schedds: Texts = ()

@@ -128,7 +128,7 @@ class ClusterSource(SourceSettings):
         shapes = dict(fleet.shapes)
         for name in shapes.keys() & self._largest.keys():
             cpus, memory, gpus = map(min, shapes[name][:3], self._largest[name])
-            shapes[name] = Shape(cpus, memory, gpus, shapes[name].attributes)
+            shapes[name] = Shape(cpus, memory, gpus)
         return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:

@@ -15,15 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from provisioner.demand.last_values import LastValue, Wish, combine
-from provisioner.demand.plan import ENDED, Entry, Levels, Ours, plan_step, recover
+from provisioner.demand.plan import ENDED, Entry, LastValue, Levels, Ours, Wish, combine, plan_step, recover
 from provisioner.demand.settings import Demand
-from provisioner.demand.sources import Fleet, Reading, Shape, Source, SourceError
+from provisioner.demand.sources import Fleet, Reading, Shape, SourceError, SourceSettings
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import UNLIMITED, Template
 from provisioner.model import Request
 from provisioner.names import NO_TEMPLATE
+from provisioner.optional_packages import MissingExtra
 from provisioner.state.errors import StateError, StateMissing, StateStale
 from provisioner.state.protocols import State
 
@@ -91,14 +91,13 @@ class DemandService:
         calls: HostFactory,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the sources. ``states``: the state of each shard. ``check``: function that raises StateError if another
-        process may make the steps now. Raises SourceError."""
+        """Store what the steps need. ``states``: the state of each shard. ``check``: function that raises StateError if
+        another process may make the steps now."""
         self._settings, self._states, self._calls, self._check = settings, states, calls, check
         self._shapes, self._limits = dict[str, Shape](), dict[str, int]()
         for template in templates:
             self._shapes[template.id] = read_shape(template)
             self._limits[template.id] = 10**9 if template.max_number == UNLIMITED else template.max_number
-        self._sources = {name: source.open() for name, source in settings.sources.items()}
         self._values = {name: LastValue(source.templates()) for name, source in settings.sources.items()}
         self._levels: Levels = {}
         self._ended: dict[str, Entry] = {}
@@ -159,9 +158,10 @@ class DemandService:
     def _read_sources(self, fleet: Fleet) -> None:
         """Read all sources at once, and keep the results. Log the jobs that fit no template, unless the last reading
         had jobs of the same description."""
-        with ThreadPoolExecutor(max(1, len(self._sources)), "source") as threads:
-            results = threads.map(lambda source: _read(source, fleet), self._sources.values())
-        for name, result in zip(self._sources, results, strict=True):
+        sources = self._settings.sources
+        with ThreadPoolExecutor(max(1, len(sources)), "source") as threads:
+            results = threads.map(lambda source: _read(source, fleet), sources.values())
+        for name, result in zip(sources, results, strict=True):
             value = self._values[name]
             if isinstance(result, str):
                 log.warning("Source failed", extra={"source": name, "problem": result})
@@ -184,13 +184,13 @@ class DemandService:
             report.sources[name] = {"wanted": dict(reading.wanted), **facts, "unfit": dict(reading.unfit)}
 
 
-def _read(source: Source, fleet: Fleet) -> Reading | str:
+def _read(source: SourceSettings, fleet: Fleet) -> Reading | str:
     """Return the reading of a source, or the reason for which it failed."""
     try:
         return source.read(fleet)
+    except (SourceError, MissingExtra) as error:
+        return str(error)
     except Exception as error:  # a bug in a source must not stop the others
-        if isinstance(error, SourceError):
-            return str(error)
         log.exception("Source has a bug")
         return f"{type(error).__name__}: {error}"
 
@@ -215,9 +215,8 @@ def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Requ
 
 def read_shape(template: Template) -> Shape:
     """Return the size of a template's machines by HostFactory's attributes."""
-    attributes = {name: value for name, (_, value) in template.attributes.items()}
-    gpus = 0.0
-    with suppress(ValueError):
-        gpus = float(attributes.get("ngpus", "0"))
-    cpus = float(attributes["ncpus"]) * float(attributes["ncores"])
-    return Shape(cpus, float(attributes["nram"]), gpus, attributes)
+    numbers = {"ngpus": 0.0}
+    for name, (_, value) in template.attributes.items():
+        with suppress(ValueError):
+            numbers[name] = float(value)
+    return Shape(numbers["ncpus"] * numbers["ncores"], numbers["nram"], numbers["ngpus"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -106,35 +106,29 @@ def load(path: Path, provider: Provider) -> Demand:
             sources[str(name)] = source
     settings, found = validate(Demand, document | {"sources": sources}, file, "")
     limits = settings.templates if settings is not None else {}
-    named = {f"sources.{name}.template": source.templates() for name, source in sources.items()}
-    named |= {f"templates.{id_}": {id_} for id_ in limits}
-    problems += [*found, *_unknown_templates(named, [template.id for template in provider.templates], file)]
-    problems += [
-        Problem(file, f"templates.{id_}.least", format_expected(f"at most {limit.most}", limit.least))
-        for id_, limit in limits.items()
-        if limit.most is not None and limit.least > limit.most
-    ]
+    named = [(f"sources.{name}.template", id_) for name, one in sources.items() for id_ in sorted(one.templates())]
+    named += [(f"templates.{id_}", id_) for id_ in limits]
+    known = [template.id for template in provider.templates]
+    problems += found
+    for where, id_ in named:
+        if id_ not in known:
+            problems.append(Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}"))
+    for id_, limit in limits.items():
+        if limit.most is not None and limit.least > limit.most:
+            wrong = format_expected(f"at most {limit.most}", limit.least)
+            problems.append(Problem(file, f"templates.{id_}.least", wrong))
     if settings is None or problems:
         raise ConfigError(problems)
     return settings
-
-
-def _unknown_templates(named: Mapping[str, Collection[str]], known: Collection[str], file: str) -> list[Problem]:
-    return [
-        Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}")
-        for where, ids in named.items()
-        for id_ in sorted(ids)
-        if id_ not in known
-    ]
 
 
 def _source(body: object, file: str, where: str, around: Surroundings) -> tuple[SourceSettings | None, list[Problem]]:
     """Return the settings of one source (None if they are invalid) and their problems."""
     if not isinstance(body, dict):
         return None, [Problem(file, where, format_expected("a mapping of settings", body))]
-    fields: Mapping[str, Any] = {str(name): value for name, value in body.items()}
-    kind = fields.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        text = format_expected("a kind of source", kind) + suggestion(str(kind), KINDS)
+    fields = {str(name): value for name, value in body.items()}
+    kind = str(fields.pop("kind", ""))
+    if kind not in KINDS:
+        text = format_expected("a kind of source", kind) + suggestion(kind, KINDS)
         return None, [Problem(file, f"{where}.kind", text)]
     return validate(KINDS[kind], fields, file, where, around)

@@ -6,29 +6,29 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlencode, urlsplit
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StringConstraints
 
-from provisioner.backends.http import Query, Request, connect, exchange
+from provisioner.backends.http import Request, connect, exchange
 from provisioner.backends.place_clock import PlaceClock
-from provisioner.backends.processes import TooMuchOutput, run_program
+from provisioner.backends.processes import run_program
 from provisioner.backends.responses import json_object, words
 from provisioner.demand.sources import Fleet, Reading, SourceError, SourceSettings, source_errors
 from provisioner.schema.setting_types import Argv, Duration, OptionalFile, OptionalSecretFile, OptionalText, Text
-from provisioner.schema.validation import Expects, Section, format_expected
+from provisioner.schema.validation import Expects, Section, format_expected, quote
 from provisioner.settings.definitions import CountOrZero
 
 MOST_BYTES = 1 << 20
 """Most bytes that a program may print as its wish."""
 MOST_MACHINES = 10**9
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-NO_SERIES = "the query found no series. If that means 0, append 'or vector(0)' to it"
+NO_SERIES = "the query found no series {}. If that means 0, append '{}' to it"
+LABELLED_ZERO = 'or label_replace(vector(0), "template", "{}", "", "")'
 
 
 def _weekdays(written: object) -> frozenset[int]:
@@ -43,10 +43,8 @@ def _weekdays(written: object) -> frozenset[int]:
 
 def _check_zone(name: str) -> str:
     """Return the name. Raise ValueError if this host has no such zone."""
-    try:
-        ZoneInfo(name)
-    except (KeyError, OSError) as error:
-        raise ValueError(str(error)) from error
+    if name not in available_timezones():
+        raise ValueError(f"{name} is unknown")
     return name
 
 
@@ -99,17 +97,13 @@ def _count(value: object) -> int:
 
 def _parse(content: str, what: str) -> object:
     """Return a JSON document. Raise SourceError if the text is none."""
-    try:
+    with source_errors(f"{what}: expected a number or a JSON object, got {quote(content.strip())}"):
         return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{what}: {format_expected('a number or a JSON object', content.strip())}") from error
 
 
 class Fixed(SimpleSource):
     """A constant number of machines."""
 
-    kind: Literal["fixed"] = "fixed"
-    """Kind of the source."""
     template: Text
     """Template of the machines. No default."""
     machines: CountOrZero
@@ -153,8 +147,6 @@ def _moments(day: date, wall_time: str, zone: ZoneInfo) -> list[float]:
 class Schedule(SimpleSource):
     """Numbers of machines by the time of the week."""
 
-    kind: Literal["schedule"] = "schedule"
-    """Kind of the source."""
     template: Text
     """Template of the machines. No default."""
     zone: Zone
@@ -172,22 +164,16 @@ class Schedule(SimpleSource):
 def run_program_of_source(argv: Sequence[str], seconds: float, most_bytes: int = MOST_BYTES) -> str:
     """Return the output of a program. Raise SourceError if the program cannot be run, fails, does not end in time, or
     prints too much."""
-    try:
-        with source_errors(argv[0]):
-            code, output, errors = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
-            if not code:
-                return output.decode()
-    except (subprocess.TimeoutExpired, TooMuchOutput) as error:
-        ending = str(error) if isinstance(error, TooMuchOutput) else f"did not end within {seconds:g} s"
-        raise SourceError(f"{argv[0]} {ending}") from error
-    raise SourceError(words(f"{argv[0]} ended with code {code}: {(errors or output).decode(errors='replace')}"))
+    with source_errors(argv[0]):
+        code, output, errors = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
+        if code:
+            raise OSError(f"ended with code {code}: {(errors or output).decode(errors='replace')}")
+        return output.decode()
 
 
 class Command(SimpleSource):
     """The output of a program: a number, or a JSON object of numbers by template."""
 
-    kind: Literal["command"] = "command"
-    """Kind of the source."""
     argv: Argv
     """Program and arguments, never run by a shell. No default."""
     timeout_seconds: Duration = 30.0
@@ -199,8 +185,8 @@ class Command(SimpleSource):
         return self.reading(_parse(run_program_of_source(self.argv, self.timeout_seconds), self.argv[0]), fleet)
 
 
-class WebSource(SimpleSource):
-    """The settings of a source that is read by HTTP."""
+class Url(SimpleSource):
+    """A web page with a number, or with a JSON object of numbers by template."""
 
     url: WebAddress
     """Address. No default."""
@@ -211,48 +197,44 @@ class WebSource(SimpleSource):
     timeout_seconds: Duration = 15.0
     """Seconds within which the whole response must arrive; default 15."""
 
-    def fetch(self, path: str = "", query: Query | None = None) -> bytes:
-        """Return the body of a response with status 200. ``path``: appended to the address. Raise SourceError if there
-        is no such response."""
-        address = urlsplit(self.url)
-        server, place = f"{address.scheme}://{address.netloc}", (address.path.rstrip("/") + path) or "/"
-        parts = "&".join(filter(None, [address.query, urlencode(query or {})]))
-        with source_errors(server + place):
+    def fetch(self, url: str) -> bytes:
+        """Return the body of a response with status 200. Raise SourceError if there is no such response."""
+        parts = urlsplit(url)
+        place = parts._replace(scheme="", netloc="").geturl() or "/"
+        with source_errors(url.partition("?")[0]):
             headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
-            request = Request("GET", f"{place}?{parts}" if parts else place, self.timeout_seconds, headers=headers)
-            reply, body = exchange(connect(server, self.ca_file), request, PlaceClock())
-        if reply.status != 200:
-            raise SourceError(words(f"{server}{place}: HTTP {reply.status} {body.decode(errors='replace')}"))
-        return body
-
-
-class Url(WebSource):
-    """A web page with a number, or with a JSON object of numbers by template."""
-
-    kind: Literal["url"] = "url"
-    """Kind of the source."""
+            request = Request("GET", place, self.timeout_seconds, headers=headers)
+            reply, body = exchange(connect(f"{parts.scheme}://{parts.netloc}", self.ca_file), request, PlaceClock())
+            if reply.status != 200:
+                raise OSError(f"HTTP {reply.status} {body.decode(errors='replace')}")
+            return body
 
     def read(self, fleet: Fleet) -> Reading:
         """Return what the page says. Raise SourceError for a failed call or another document."""
-        return self.reading(_parse(self.fetch().decode(errors="replace"), self.url.partition("?")[0]), fleet)
+        return self.reading(_parse(self.fetch(self.url).decode(errors="replace"), self.url.partition("?")[0]), fleet)
 
 
-class Prometheus(WebSource):
+class Prometheus(Url):
     """The result of a query to Prometheus, or to a server with the same API."""
 
-    kind: Literal["prometheus"] = "prometheus"
-    """Kind of the source."""
     query: Text
     """Expression in PromQL. A scalar, or one series without the label ``template``, is the number of machines of the
-    setting ``template``. Else each series has its template in that label, and a template without a series is wanted 0
-    times. No default."""
+    setting ``template``. Else each series has its template in that label. If a template had a series before and has
+    none now, the read fails. No default."""
+    _named: set[str] = PrivateAttr(default_factory=set)
+    """Templates that have had a series since the start."""
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the result of the query at the present time. Raise SourceError if the result is empty or may be
         incomplete."""
-        body = self.fetch("/api/v1/query", {"query": self.query})
+        body = self.fetch(f"{self.url.rstrip('/')}/api/v1/query?{urlencode({'query': self.query})}")
         with source_errors(self.url):
-            return self.reading(read_query_result(json_object(body)), fleet)
+            result = read_query_result(json_object(body))
+            if isinstance(result, dict):
+                self._named |= result.keys()
+                for name in sorted(self._named - result.keys()):
+                    raise SourceError(NO_SERIES.format(f"for template {name}", LABELLED_ZERO.format(name)))
+            return self.reading(result, fleet)
 
 
 def read_query_result(answer: Mapping[str, Any]) -> object:
@@ -272,7 +254,7 @@ def read_query_result(answer: Mapping[str, Any]) -> object:
     if kind != "vector":
         raise SourceError(format_expected("a query whose result is a scalar or an instant vector", kind))
     if not result:
-        raise SourceError(NO_SERIES)
+        raise SourceError(NO_SERIES.format("at all", "or vector(0)"))
     values = [(series["metric"].get("template"), float(series["value"][1])) for series in result]
     if len(values) == 1 and values[0][0] is None:
         return values[0][1]

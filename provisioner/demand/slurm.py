@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -52,8 +52,6 @@ class Slurm(ClusterSource):
     """The pending jobs of a Slurm cluster, as ``squeue`` lists them. The user needs the right to see all jobs, if
     ``PrivateData`` hides the jobs of others."""
 
-    kind: Literal["slurm"] = "slurm"
-    """Kind of the source."""
     partitions: Partitions = Field(default_factory=dict)
     """Templates whose machines join each partition; an empty list means all templates. Jobs of other partitions do not
     count. Default all partitions and all templates."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from provisioner.backends import BackendError
 from provisioner.backends.responses import translated_errors, words
-from provisioner.schema.setting_types import Text
 from provisioner.schema.validation import Section
 
 
@@ -39,8 +38,6 @@ class Shape(NamedTuple):
     """ncpus × ncores."""
     memory_mb: float
     gpus: float
-    attributes: Mapping[str, str]
-    """All attributes of the template as text, including those above."""
 
 
 class Running(NamedTuple):
@@ -74,27 +71,13 @@ class Reading(NamedTuple):
     """Jobs that fit no template: their number by a description, for example ``64 CPUs, 1024 MB``."""
 
 
-class Source(Protocol):
-    """A source of demand. The service reads each source in a thread of its own."""
-
-    def read(self, fleet: Fleet) -> Reading:
-        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete. End within the source's
-        own time-out."""
-
-
 class SourceSettings(Section):
-    """The settings that each kind of source has. They are the source themselves."""
-
-    kind: Text
-    """Kind of the source."""
-
-    def open(self) -> Source:
-        """Return the source, without a call. Raise SourceError if the settings lead to no source."""
-        return self
+    """A source of demand, which is its own settings. The service reads each source in a thread of its own."""
 
     @abstractmethod
     def read(self, fleet: Fleet) -> Reading:
-        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete."""
+        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete. End within the source's
+        own time-out."""
 
     def templates(self) -> set[str]:
         """Return the templates that the settings name; empty if the source may name any template."""

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from provisioner.demand.simple_sources import Command, Prometheus, Url
-from provisioner.demand.sources import Fleet, Shape, Source, SourceError
+from provisioner.demand.sources import Fleet, Shape, SourceError, SourceSettings
 from provisioner.testing.waiting import until
 from tests.support.clients.prometheus import PROMETHEUS, prometheus
 from tests.support.ports import free_ports
 
-SHAPE = Shape(4, 16_000, 0, {})
+SHAPE = Shape(4, 16_000, 0)
 FLEET = Fleet(1_800_000_000.0, {"Small": SHAPE, "Large": SHAPE}, {})
 
 
-def wanted(source: Source) -> Mapping[str, int]:
+def wanted(source: SourceSettings) -> Mapping[str, int]:
     return source.read(FLEET).wanted
 
 
-def failure(source: Source) -> str:
+def failure(source: SourceSettings) -> str:
     with pytest.raises(SourceError) as raised:
         source.read(FLEET)
     return str(raised.value)
@@ -34,8 +34,8 @@ def failure(source: Source) -> str:
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def program(code: str, seconds: float = 30.0) -> Source:
-    return Command(argv=(sys.executable, "-c", code), template="Small", timeout_seconds=seconds).open()
+def program(code: str, seconds: float = 30.0) -> SourceSettings:
+    return Command(argv=(sys.executable, "-c", code), template="Small", timeout_seconds=seconds)
 
 
 def test_a_program_prints_a_number_or_an_object() -> None:
@@ -48,7 +48,7 @@ def test_a_program_that_fails_is_a_failed_read() -> None:
     assert "did not end within 0.2 s" in failure(program("import time; time.sleep(60)", 0.2))
     assert "printed more than 1024 KiB" in failure(program("print('1' * 2_000_000)"))
     assert "expected a number or a JSON object" in failure(program("pass"))
-    assert "No such file" in failure(Command(argv=("/no/such/program",), template="Small").open())
+    assert "No such file" in failure(Command(argv=("/no/such/program",), template="Small"))
 
 
 # --- web pages --------------------------------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def test_a_page_holds_a_number_or_an_object_and_gets_the_token(tmp_path: Path) -
     token.write_text("secret\n")
     with serving() as server:
         server.pages = {"/wanted?grid=1&grid=2&raw": (200, "3"), "/": (200, '{"Large": 2}')}
-        assert wanted(Url(url=f"{server.url}/wanted?grid=1&grid=2&raw", template="Small").open()) == {"Small": 3}
-        assert wanted(Url(url=server.url, token_file=token).open()) == {"Large": 2}
+        assert wanted(Url(url=f"{server.url}/wanted?grid=1&grid=2&raw", template="Small")) == {"Small": 3}
+        assert wanted(Url(url=server.url, token_file=token)) == {"Large": 2}
         assert server.logins == [None, "Bearer secret"]
 
 
@@ -106,12 +106,12 @@ def test_a_page_that_is_not_there_is_a_failed_read(tmp_path: Path) -> None:
     with serving() as server:
         server.pages = {"/moved": (302, "3"), "/none": (204, ""), "/text": (200, "three")}
         for path, message in {"/": "HTTP 404 no such page", "/moved": "HTTP 302", "/none": "HTTP 204"}.items():
-            assert message in failure(Url(url=server.url + path, template="Small").open())
-        assert "got 'three'" in failure(Url(url=f"{server.url}/text", template="Small").open())
-        missing = Url(url=server.url, template="Small", token_file=tmp_path / "missing").open()
+            assert message in failure(Url(url=server.url + path, template="Small"))
+        assert "got 'three'" in failure(Url(url=f"{server.url}/text", template="Small"))
+        missing = Url(url=server.url, template="Small", token_file=tmp_path / "missing")
         assert "missing" in failure(missing)
         url = server.url
-    assert "refused" in failure(Url(url=url, template="Small").open())
+    assert "refused" in failure(Url(url=url, template="Small"))
 
 
 # --- Prometheus -------------------------------------------------------------------------------------------------------
@@ -124,8 +124,8 @@ def test_a_query_wants_machines_and_a_lost_target_is_no_zero(tmp_path: Path) -> 
     with serving(port) as target, prometheus(tmp_path, [f"127.0.0.1:{port}"]) as address:
         target.pages["/metrics"] = (200, 'jobs{template="Small"} 2.5\njobs{template="Large"} 4\n')
 
-        def ask(query: str) -> Source:
-            return Prometheus(url=address, query=query, template="Small").open()
+        def ask(query: str) -> SourceSettings:
+            return Prometheus(url=address, query=query, template="Small")
 
         def is_wanted(query: str, expected: Mapping[str, int]) -> bool:
             try:
@@ -140,6 +140,9 @@ def test_a_query_wants_machines_and_a_lost_target_is_no_zero(tmp_path: Path) -> 
         assert "got nan" in failure(ask("vector(0) / 0"))
         assert "got nan" in failure(ask("scalar(missing)"))
         assert "no series" in failure(ask("sum(missing)"))
+        zero = 'label_replace(vector(0), "template", "{}", "", "")'
+        query = f"sum by (template) (jobs) or {zero.format('Small')} or {zero.format('Mixed')}"
+        assert ask(query).read(FLEET).wanted == {"Small": 3, "Large": 4}
         assert "HTTP 400" in failure(ask("sum("))
         assert "scalar or an instant vector" in failure(ask("jobs[1m]"))
         assert "scalar or an instant vector" in failure(ask('"3"'))

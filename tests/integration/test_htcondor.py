@@ -13,7 +13,7 @@ from provisioner.demand.packing import JOIN_SECONDS
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from tests.support.htcondor import DEFAULT_MEMORY, CondorPool, claimed, job, slot
 
-SHAPES = {"Small": Shape(4, 8192, 0, {}), "Large": Shape(16, 65536, 0, {}), "Gpu": Shape(8, 32768, 2, {})}
+SHAPES = {"Small": Shape(4, 8192, 0), "Large": Shape(16, 65536, 0), "Gpu": Shape(8, 32768, 2)}
 NOW = 10_000.0
 
 
@@ -28,7 +28,7 @@ def fleet(now: float = NOW, **templates: str) -> Fleet:
 
 
 def source(**settings: Any) -> Any:
-    return HTCondor(**settings).open()
+    return HTCondor(**settings)
 
 
 def wanted(running: Mapping[str, str] | None = None, **settings: Any) -> dict[str, int]:

@@ -108,6 +108,6 @@ def test_machines_follow_unschedulable_pods_and_no_machine_that_works_is_returne
 
 
 def test_a_login_that_may_not_list_nodes_fails_the_read(space: Space, tmp_path: Path) -> None:
-    source = Kubernetes(kind="kubernetes", kubeconfig=space.write_kubeconfig(tmp_path / "kubeconfig")).open()
+    source = Kubernetes(kubeconfig=space.write_kubeconfig(tmp_path / "kubeconfig"))
     with pytest.raises(SourceError, match="forbidden"):
-        source.read(Fleet(time.time(), {TEMPLATE: Shape(8, 32768, 0, {})}, {}))
+        source.read(Fleet(time.time(), {TEMPLATE: Shape(8, 32768, 0)}, {}))

@@ -120,7 +120,7 @@ def test_the_source_reads_jobs_and_machines_by_the_program(
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("CONDOR_CONFIG", "/dev/null")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    fleet = Fleet(1000.0, {"Small": Shape(4, 8192, 0, {})}, {"hf-a-0": Running("Small", 0.0)})
-    read = HTCondor(client="htcondor2").open().read
+    fleet = Fleet(1000.0, {"Small": Shape(4, 8192, 0)}, {"hf-a-0": Running("Small", 0.0)})
+    read = HTCondor(client="htcondor2").read
     assert dict(read(fleet).wanted) == {"Small": 2}
     assert read(fleet._replace(now=1030.0)).idle == {"hf-a-0": 30}

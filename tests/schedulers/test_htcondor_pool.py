@@ -53,7 +53,7 @@ UPDATE_INTERVAL = 3
 """
 MANAGER = "DAEMON_LIST = MASTER, COLLECTOR, NEGOTIATOR, SCHEDD\nSCHEDD_NAME = ap1\n"
 JOB = "executable = /bin/sleep\narguments = 1000\nrequest_cpus = 2\nrequest_memory = 1024\n"
-SHAPES = {"Small": Shape(4, 8192, 0, {})}
+SHAPES = {"Small": Shape(4, 8192, 0)}
 
 
 class Pool:
@@ -70,7 +70,7 @@ class Pool:
         self.daemons.own("manager", "pilot")
         self.daemons.environment["CONDOR_CONFIG"] = self.config
         self.daemons.start("manager", "condor_master", "-f")
-        self.source = HTCondor(timeout_seconds=20.0).open()
+        self.source = HTCondor(timeout_seconds=20.0)
 
     def _write(self, role: str, more: str) -> str:
         path = self.daemons.directory / f"{role}.conf"
@@ -140,4 +140,4 @@ def test_an_odd_request_is_named_and_an_unknown_schedd_fails_the_read(pool: Pool
     pool.until(lambda: pool.read().wanted == {"Small": 1}, "a machine for two jobs")
     assert sum(pool.read().unfit.values()) == 1
     with pytest.raises(SourceError, match="condor_q"):
-        HTCondor(schedds=("ap9",)).open().read(Fleet(time.time(), SHAPES, {}))
+        HTCondor(schedds=("ap9",)).read(Fleet(time.time(), SHAPES, {}))

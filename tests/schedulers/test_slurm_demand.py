@@ -15,7 +15,7 @@ from tests.support.schedulers.slurm import NO_SLURM, SlurmCluster, is_installed
 
 pytestmark = pytest.mark.schedulers
 
-SMALL = {"Small": Shape(4, 64_000, 0, {})}
+SMALL = {"Small": Shape(4, 64_000, 0)}
 WRAPPED = ("-D", "/tmp", "-o", "/dev/null", "--wrap", "exec sleep 1000")
 
 
@@ -32,7 +32,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
 
 def read(**settings: object) -> Reading:
     now = time.time()
-    return Slurm.model_validate(settings).open().read(Fleet(now, SMALL, {"n1": Running("Small", now - 60)}))
+    return Slurm.model_validate(settings).read(Fleet(now, SMALL, {"n1": Running("Small", now - 60)}))
 
 
 def submit(queue: SlurmCluster, *options: str) -> str:
@@ -52,7 +52,7 @@ def until_wanted(machines: int, **settings: object) -> Reading:
 
 def test_jobs_that_wait_for_resources_want_machines(queue: SlurmCluster) -> None:
     """The cluster allocates no memory (CR_CPU), so the jobs share machines by processors alone."""
-    source, now = Slurm().open(), time.time()
+    source, now = Slurm(), time.time()
     for seconds, idle in ((0.0, {}), (30.0, {"n1": 30.0})):
         fleet = Fleet(now + seconds, SMALL, {"n1": Running("Small", now - 60)})
         assert source.read(fleet) == Reading({}, pytest.approx(idle), {})
@@ -97,12 +97,12 @@ def test_a_job_with_its_node_for_itself_wants_a_machine(queue: SlurmCluster) -> 
 
 
 def test_a_job_that_no_template_holds_is_named(queue: SlurmCluster) -> None:
-    large = {"Tiny": Shape(1, 64_000, 0, {})}
+    large = {"Tiny": Shape(1, 64_000, 0)}
     submit(queue, "-n", "4")
     until_wanted(1)
     submit(queue, "-n", "1", "-c", "2")
     until_wanted(2)
-    reading = Slurm().open().read(Fleet(time.time(), large, {}))
+    reading = Slurm().read(Fleet(time.time(), large, {}))
     assert (dict(reading.wanted), reading.unfit) == ({}, {"2 CPUs, 0 MB": 1})
 
 

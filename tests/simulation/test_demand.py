@@ -181,7 +181,7 @@ class WithDemand(Provisioner):
         if storm and self._chance.random() < 0.3:
             self.scripts.fuse.light(self._chance.randint(1, 10), crash)
         if self._service is None:
-            settings = SETTINGS.model_copy(update={"sources": {"jobs": Said(kind="said", said=[self._read])}})
+            settings = SETTINGS.model_copy(update={"sources": {"jobs": Said(said=[self._read])}})
             templates = [HfTemplate(name, 1000, SIZE, (), "", "", "", "", {}) for name in LAST]
             self._service = DemandService(settings, templates, [self.state], self.scripts)
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ class Program:
             return self._calls[program](argv, seconds)
         except TimeoutError:
             self._queue.pass_time(seconds)
-            raise subprocess.TimeoutExpired(argv, seconds) from None
+            raise TimeoutError(f"did not end within {seconds:g} s") from None
 
     def _refusal(self) -> Finished:
         words = self._down if self._queue.chance(0.5) else "Segmentation fault"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from provisioner.backends import BackendError
@@ -42,8 +41,8 @@ class Commands:
         program, environment = filled[0], self._environment(values)
         try:
             return run_program(filled, environment, seconds=seconds, most_bytes=MOST_OUTPUT, grace=GRACE_SECONDS)
-        except subprocess.TimeoutExpired as error:
-            text = f"{program} did not end within {pool.time_out_seconds:g} s (pools.{pool.name}.time_out_seconds)"
+        except TimeoutError as error:
+            text = f"{program} {error} (pools.{pool.name}.time_out_seconds)"
             raise BackendError(ErrorClass.TIMEOUT, text) from error
         except TooMuchOutput as error:
             raise BackendError(ErrorClass.OTHER, f"{program} {error}") from error

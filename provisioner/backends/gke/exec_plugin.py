@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -77,9 +76,7 @@ class ExecPlugin:
             )
         except FileNotFoundError as error:
             raise self._plugin_error(f"not found; {self._hint}") from error
-        except subprocess.TimeoutExpired as error:
-            raise self._plugin_error(f"gave no answer within {PLUGIN_SECONDS:g} s") from error
-        except TooMuchOutput as error:
+        except (TimeoutError, TooMuchOutput) as error:
             raise self._plugin_error(str(error)) from error
         except OSError as error:
             raise self._plugin_error(f"cannot be run: {error.strerror}") from error

@@ -88,7 +88,7 @@ class Gke(Kind[GkePool]):
         return [f"{setting}: {text}" for text in (*replaced, *unknown, *restarted, *short)]
 
     def size(self, pool: GkePool, template: str) -> MachineSize | None:
-        """Return the size of a pod: the sum of the requests of its containers."""
+        """Return the size of a pod, which is its effective request."""
         spec = read_pod_spec(pool.pod_spec, pool.namespace).pod()["spec"]
         megabytes = requested_amount(spec, "memory") / MEBIBYTE
         return MachineSize(f"the request of {pool.pod_spec}", requested_amount(spec, "cpu"), megabytes)

@@ -264,13 +264,27 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
-    """Return the sum of the requests of a pod's containers. A limit without a request counts as a request."""
-    total = 0.0
-    for container in spec["containers"]:
-        resources = _mapping_or_empty(container.get("resources"))
-        amounts = {**_mapping_or_empty(resources.get("limits")), **_mapping_or_empty(resources.get("requests"))}
-        total += quantity(amounts.get(resource, 0))
-    return total
+    """Return the effective request of a pod for a resource, as the scheduler computes it.
+
+    Init containers run one by one, each beside the sidecars that were started before it; the other containers run
+    beside all sidecars. A request of the whole pod replaces the result. The overhead of its runtime is added.
+    """
+    sidecars = peak = 0.0
+    for container in spec.get("initContainers") or ():
+        alone = _amount(container, resource)
+        if container.get("restartPolicy") == "Always":
+            sidecars, alone = sidecars + alone, 0.0
+        peak = max(peak, sidecars + alone)
+    together = sidecars + sum(_amount(container, resource) for container in spec["containers"])
+    overhead = quantity(_mapping_or_empty(spec.get("overhead")).get(resource, 0))
+    return (_amount(spec, resource) or max(peak, together)) + overhead
+
+
+def _amount(part: Mapping[str, Any], resource: str) -> float:
+    """Return the request of a container, or of a pod as a whole. A limit without a request counts as a request."""
+    resources = _mapping_or_empty(part.get("resources"))
+    amounts = {**_mapping_or_empty(resources.get("limits")), **_mapping_or_empty(resources.get("requests"))}
+    return quantity(amounts.get(resource, 0))
 
 
 def _mapping_or_empty(written: object) -> Mapping[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from provisioner.demand.last_values import LastValue, combine
-from provisioner.demand.plan import Levels, Ours, plan_step
+from provisioner.demand.plan import LastValue, Levels, Ours, combine, plan_step
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Reading, Running
 from provisioner.lab.virtual.hostfactory import Grid

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi
-from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read_pod, requested
+from provisioner.backends.gke.pod_spec import requested_amount
+from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read_pod
 from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from provisioner.model import ErrorClass
 from provisioner.names import NO_TEMPLATE
 
 NOW = 1_800_000_000.0
-SHAPES = {"Small": Shape(4, 16_000, 0, {}), "Gpu": Shape(8, 32_000, 2, {})}
+SHAPES = {"Small": Shape(4, 16_000, 0), "Gpu": Shape(8, 32_000, 2)}
 FLEET = Fleet(NOW, SHAPES, {name: Running("Small", NOW - 100) for name in ("hf-1-1", "hf-1-2")})
 
 
@@ -64,7 +65,7 @@ def pod(spec: Mapping[str, Any] | None = None, reason: str = "Unschedulable", **
     ],
 )
 def test_the_effective_request_is_that_of_the_scheduler(spec: Mapping[str, Any], expected: float) -> None:
-    assert requested(spec, "cpu") == expected
+    assert requested_amount(spec, "cpu") == expected
 
 
 cores = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=4)
@@ -82,7 +83,7 @@ def test_the_request_suffices_at_each_moment_and_not_more(inits: list[tuple[int,
         "initContainers": [container(always=always, cpu=str(cpus)) for cpus, always in inits],
         "containers": [container(cpu=str(main))],
     }
-    assert requested(spec, "cpu") == max(moments)
+    assert requested_amount(spec, "cpu") == max(moments)
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> Lists:
 
 
 def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists, kubeconfig: Path) -> None:
-    source = Kubernetes(kubeconfig=kubeconfig).open()
+    source = Kubernetes(kubeconfig=kubeconfig)
     lists.nodes, lists.waiting = [node("hf-1-1"), node("hf-1-2")], [pod()] * 5
     lists.nodes[1]["status"]["conditions"] = []
     first = source.read(FLEET)
@@ -211,11 +212,11 @@ def test_a_cluster_that_other_machines_join_counts_only_the_named_templates(list
     pilots = {f"pilot-{number}": Running("Gpu", NOW - JOIN_SECONDS - 1) for number in range(10)}
     lists.waiting = [pod({"containers": [container(**{"nvidia.com/gpu": "1"})]})]
     settings = Kubernetes(kubeconfig=kubeconfig, only_templates=("Small",))
-    reading = settings.open().read(FLEET._replace(running=pilots))
+    reading = settings.read(FLEET._replace(running=pilots))
     assert (dict(reading.wanted), settings.templates()) == ({}, {"Small"})
     assert reading.unfit == {"0 CPUs, 0 MB, 1 GPUs": 1}
     lists.waiting = []
-    assert Kubernetes(kubeconfig=kubeconfig).open().read(FLEET._replace(running=pilots)).wanted == {}
+    assert Kubernetes(kubeconfig=kubeconfig).read(FLEET._replace(running=pilots)).wanted == {}
 
 
 @pytest.mark.parametrize("only", [(), ("Small",)])
@@ -224,13 +225,13 @@ def test_a_machine_whose_template_was_lost_is_idle_if_it_has_no_work(
 ) -> None:
     fleet = FLEET._replace(running={name: Running(NO_TEMPLATE, NOW) for name in ("hf-1-1", "hf-1-2")})
     lists.nodes, lists.bound = [node("hf-1-1"), node("hf-1-2")], [bound()]
-    source = Kubernetes(kubeconfig=kubeconfig, only_templates=only).open()
+    source = Kubernetes(kubeconfig=kubeconfig, only_templates=only)
     source.read(fleet)
     assert source.read(fleet._replace(now=NOW + 30)).idle == {"hf-1-2": 30}
 
 
 def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists, kubeconfig: Path) -> None:
-    source = Kubernetes(kubeconfig=kubeconfig, namespaces=("a", "b"), selector="team=risk").open()
+    source = Kubernetes(kubeconfig=kubeconfig, namespaces=("a", "b"), selector="team=risk")
     lists.waiting = [pod()]
     assert source.read(FLEET._replace(running={})).wanted == {"Small": 1}
     assert [path for path, _ in lists.calls] == ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"]
@@ -240,7 +241,7 @@ def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists
 def test_a_failed_list_or_an_odd_pod_is_a_failed_read(
     lists: Lists, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Kubernetes(kubeconfig=kubeconfig).open()
+    source = Kubernetes(kubeconfig=kubeconfig)
     lists.waiting = [{**pod(), "spec": {}}]
     with pytest.raises(SourceError, match="answer not understood"):
         source.read(FLEET)
@@ -255,4 +256,4 @@ def test_a_failed_list_or_an_odd_pod_is_a_failed_read(
 
 def test_a_login_that_names_no_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="missing cannot be used"):
-        Kubernetes(kubeconfig=tmp_path / "missing").open()
+        Kubernetes(kubeconfig=tmp_path / "missing").read(FLEET)

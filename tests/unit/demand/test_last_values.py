@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.demand.last_values import UNDECIDED, LastValue, combine
+from provisioner.demand.plan import UNDECIDED, LastValue, combine
 from provisioner.demand.sources import Reading
 from provisioner.names import NO_TEMPLATE
 from tests.unit.demand.wishes import demand

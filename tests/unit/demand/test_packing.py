@@ -12,9 +12,9 @@ from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Running, Shape
 
 SHAPES = {
-    "Large": Shape(16, 64_000, 0, {}),
-    "Small": Shape(4, 16_000, 0, {}),
-    "Gpu": Shape(4, 16_000, 2, {}),
+    "Large": Shape(16, 64_000, 0),
+    "Small": Shape(4, 16_000, 0),
+    "Gpu": Shape(4, 16_000, 2),
 }
 EMPTY = Fleet(1e6, SHAPES, {})
 

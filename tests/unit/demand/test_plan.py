@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.demand.last_values import UNDECIDED, Wish
-from provisioner.demand.plan import Levels, Ours, Step, plan_step
+from provisioner.demand.plan import UNDECIDED, Levels, Ours, Step, Wish, plan_step
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Running
 from tests.unit.demand.wishes import demand, make_ours

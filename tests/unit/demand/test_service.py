@@ -61,7 +61,7 @@ class Scripts(HostFactory):
 
 
 def make_service(states: Sequence[Any], calls: HostFactory, source: list[Any], **options: Any) -> DemandService:
-    settings = demand(sources={"jobs": Said(kind="said", said=source)}, **AT_ONCE)
+    settings = demand(sources={"jobs": Said(said=source)}, **AT_ONCE)
     templates = [Template(name, 1000, SIZE, (), "", "", "", "", {}) for name in POOLS]
     return DemandService(settings, templates, states, calls, **options)
 

@@ -96,7 +96,7 @@ def test_check_reads_the_file(
 def test_the_sample_has_each_kind_and_its_files_lie_beside_it() -> None:
     sample = Path(__file__).parents[3] / "config" / "demand.yaml"
     settings = load(sample, templates.load(sample.parent / "production", {"HF_PROVIDER_NAME": "gridinst"}))
-    assert {source.kind for source in settings.sources.values()} == {*KINDS}
+    assert {type(source) for source in settings.sources.values()} == {*KINDS.values()}
     page, pods = settings.sources["page"], settings.sources["pods"]
     assert isinstance(page, Url)
     assert isinstance(pods, Kubernetes)

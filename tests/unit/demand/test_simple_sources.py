@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url, Window, read_query_result
 from provisioner.demand.sources import Fleet, Shape, SourceError, SourceSettings
 
-SHAPE = Shape(4, 16_000, 0, {})
+SHAPE = Shape(4, 16_000, 0)
 FLEET = Fleet(1_800_000_000.0, {"Small": SHAPE, "Large": SHAPE}, {})
 ZURICH = ZoneInfo("Europe/Zurich")
 
@@ -77,7 +78,7 @@ def test_a_number_for_an_unknown_template_is_unfit() -> None:
 
 
 def test_a_constant_is_wanted_at_any_time() -> None:
-    assert Fixed(template="Small", machines=5).open().read(FLEET).wanted == {"Small": 5}
+    assert Fixed(template="Small", machines=5).read(FLEET).wanted == {"Small": 5}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_the_largest_of_overlapping_windows_counts() -> None:
     schedule = Schedule(template="Small", zone="UTC", windows=windows)
 
     def wanted(moment: str) -> int:
-        return schedule.open().read(FLEET._replace(now=at(moment))).wanted["Small"]
+        return schedule.read(FLEET._replace(now=at(moment))).wanted["Small"]
 
     assert [wanted(f"2026-11-27T{hour}:30") for hour in ("07", "08", "12", "13", "18")] == [0, 5, 9, 7, 0]
 
@@ -305,11 +306,24 @@ def test_a_response_of_another_form_is_a_failed_read(body: bytes, monkeypatch: p
 def test_a_query_goes_to_the_api_and_its_result_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def fetch(_: Prometheus, path: str, query: Mapping[str, str]) -> bytes:
-        calls.append((path, query))
+    def fetch(_: Prometheus, url: str) -> bytes:
+        calls.append(url)
         return json.dumps(answer("scalar", [0, "3"])).encode()
 
     monkeypatch.setattr(Prometheus, "fetch", fetch)
-    source = Prometheus(url="http://prometheus:9090", query="sum(jobs)", template="Small").open()
-    assert source.read(FLEET).wanted == {"Small": 3}
-    assert calls == [("/api/v1/query", {"query": "sum(jobs)"})]
+    for url in ("http://prometheus:9090", "http://prometheus:9090/"):
+        assert Prometheus(url=url, query="sum(jobs)", template="Small").read(FLEET).wanted == {"Small": 3}
+    assert calls == ["http://prometheus:9090/api/v1/query?query=sum%28jobs%29"] * 2
+
+
+def test_a_template_whose_series_is_gone_is_a_failed_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [[series("2", template="Large"), series("3", template="Small")], [series("2", template="Large")]]
+    results += [[*results[1], series("0", template="Small")]]
+    bodies = iter([json.dumps(answer("vector", one)).encode() for one in results])
+    monkeypatch.setattr(Prometheus, "fetch", lambda *_: next(bodies))
+    source = Prometheus(url="http://prometheus:9090", query="sum by (template) (jobs)")
+    assert source.read(FLEET).wanted == {"Small": 3, "Large": 2}
+    remedy = 'or label_replace(vector(0), "template", "Small", "", "")'
+    with pytest.raises(SourceError, match=f"no series for template Small.*append '{re.escape(remedy)}'"):
+        source.read(FLEET)
+    assert source.read(FLEET).wanted == {"Small": 0, "Large": 2}

@@ -16,9 +16,9 @@ from provisioner.demand.slurm import FIELDS, Slurm, read_jobs, read_members, rea
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 
 SHAPES = {
-    "Small": Shape(4, 16_000, 0, {}),
-    "Large": Shape(16, 64_000, 0, {}),
-    "Gpu": Shape(16, 64_000, 2, {}),
+    "Small": Shape(4, 16_000, 0),
+    "Large": Shape(16, 64_000, 0),
+    "Gpu": Shape(16, 64_000, 2),
 }
 NOW = 1_800_000_000.0
 FLEET = Fleet(NOW, SHAPES, {name: Running("Small", NOW - 100) for name in ("hf-1-1", "hf-1-2")})
@@ -258,7 +258,7 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
         return outputs[asked].pop(0)
 
     monkeypatch.setattr(slurm, "run_program_of_source", run)
-    source = Slurm(prefix=("ssh", "head"), timeout_seconds=7.0).open()
+    source = Slurm(prefix=("ssh", "head"), timeout_seconds=7.0)
     first = source.read(FLEET)
     assert (dict(first.wanted), first.idle) == ({"Small": 1}, {})
     second = source.read(FLEET._replace(now=NOW + 30))
@@ -273,7 +273,7 @@ def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypat
     """The template promises more processors than Slurm finds on its nodes."""
     outputs = {slurm.CONFIG: "", slurm.NODES: node(), slurm.SQUEUE: line(shared="NO")}
     monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: outputs[argv])
-    source, fleet = Slurm().open(), FLEET._replace(shapes={"Small": Shape(8, 16_000, 0, {})})
+    source, fleet = Slurm(), FLEET._replace(shapes={"Small": Shape(8, 16_000, 0)})
     source.read(fleet)
     reading = source.read(fleet)
     assert (dict(reading.wanted), dict(reading.unfit)) == ({"Small": 1}, {})
@@ -282,6 +282,6 @@ def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypat
 def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, outputs = [], {slurm.CONFIG: "SelectTypeParameters = CR_CPU", slurm.SQUEUE: line("cpu=1,mem=62.50G,node=1")}
     monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or outputs[argv])
-    reading = Slurm().open().read(FLEET._replace(running={}))
+    reading = Slurm().read(FLEET._replace(running={}))
     assert (dict(reading.wanted), reading.idle) == ({"Small": 1}, {})
     assert calls == [slurm.CONFIG, slurm.SQUEUE]

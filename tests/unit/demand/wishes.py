@@ -29,7 +29,7 @@ class Said(SourceSettings):
 
 def demand(**settings: Any) -> Demand:
     """Return settings with one source, unless ``sources`` names others."""
-    return Demand(**{"sources": {"one": Said(kind="said", said=[{}])}, **settings})
+    return Demand(**{"sources": {"one": Said(said=[{}])}, **settings})
 
 
 def make_ours(machines: Mapping[str, tuple[str, float]], *, coming: Mapping[str, int] | None = None) -> Ours:
