@@ -13,28 +13,25 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
-from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, find_store, open_states, settings
-from provisioner.demand.service import DemandService, PreviewedCalls, Report
+from provisioner.commands.shared_options import FINE, PROBLEM, find_store, open_states, settings
+from provisioner.demand.service import DemandService, PreviewedCalls
 from provisioner.demand.settings import FILE, load, load_both
 from provisioner.demand.slurm_power import SlurmPower
-from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import templates
 from provisioner.hostfactory.provider_config import Directories
-from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory, ScriptFailed
+from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory
 from provisioner.process_end import end
 from provisioner.settings.definitions import Settings
 from provisioner.state.directory import SLURM_NODES_FILE
-from provisioner.state.errors import LockTimeout, StateError
+from provisioner.state.errors import LockTimeout
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.locks import LockFile, describe_holder, identity
-from provisioner.state.protocols import State
 from provisioner.state.slurm_nodes import SlurmNodes
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
@@ -60,8 +57,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make steps until SIGTERM, and return an exit code. PROBLEM means that the server could not listen, or that with
-    ``--once`` the step or a source failed. Raises ConfigError, TemplatesError, UsageError, and StateError, for example
-    if another process makes the steps."""
+    ``--once`` the step or a source failed. Raises ConfigError, TemplatesError, and StateError, for example if another
+    process makes the steps."""
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
@@ -73,12 +70,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         right = nullcontext((PreviewedCalls(states), lambda: None))
     with right as (calls, check):
+        service = DemandService(demand, provider.templates, states, calls, check)
         try:
-            service = DemandService(demand, provider.templates, states, calls, check)
             if options.listen:
                 _serve(options.listen, metrics, demand.interval_seconds, around)
-        except SourceError as error:
-            raise UsageError(str(error)) from error
         except ListenError as error:
             print(error, file=sys.stderr)
             return PROBLEM
@@ -87,9 +82,17 @@ def run(options: argparse.Namespace) -> int:
         while True:
             report = service.step(time.time())
             if power is not None:
-                _step_slurm(power, check, report)
+                with report.noted_problems():
+                    check()
+                    power.step()
             metrics.show(report)
-            _publish(options, states[0], asdict(report))
+            if options.once:
+                report.next_at = None
+            if options.once or options.dry_run:
+                print(json.dumps(asdict(report)), flush=True)
+            if not options.dry_run:
+                with report.noted_problems():
+                    states[0].write_demand(asdict(report))
             if options.once:
                 return PROBLEM if report.problem or any(one["problem"] for one in report.sources.values()) else FINE
             time.sleep(demand.interval_seconds)
@@ -118,28 +121,6 @@ def _only_service(directories: Directories) -> Iterator[Right]:
         if lease is not None:
             lease.release()
         lock.release()
-
-
-def _publish(options: argparse.Namespace, state: State, report: dict[str, Any]) -> None:
-    if options.once:
-        report["next_at"] = None
-    if options.once or options.dry_run:
-        print(json.dumps(report), flush=True)
-    try:
-        if not options.dry_run:
-            state.write_demand(report)
-    except StateError as error:
-        log.warning("Report could not be published", extra={"problem": str(error)})
-
-
-def _step_slurm(power: SlurmPower, check: Callable[[], None], report: Report) -> None:
-    """Make a step for Slurm's nodes, and add its problem to the report."""
-    try:
-        check()
-        power.step()
-    except (StateError, ScriptFailed, SourceError) as error:
-        report.problem = report.problem or str(error)
-        log.warning("Step of Slurm's nodes failed", extra={"problem": str(error)})
 
 
 def _serve(listen: str, metrics: DemandMetrics, interval: float, around: Settings) -> None:

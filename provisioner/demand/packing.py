@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import PrivateAttr
 
@@ -25,6 +25,10 @@ left the cluster, takes no jobs. It is replaced while jobs need new machines, an
 REPLACED_SHARE = 0.1
 """Largest share of a template's running machines that are replaced at a time, but at least one machine: if no machine
 can join, more machines do not help."""
+
+MANY, STEPS = 1000, (0.1, 128.0, 1.0)
+"""Number of different jobs above which needs are rounded up, and the steps of processors, memory (MB) and GPUs, because
+the time of packing grows with the square of the number of different jobs."""
 
 TOLERANCE = 1e-6
 """Fraction of a job that may be missing, because sums of fractions such as 0.1 are inexact."""
@@ -166,28 +170,33 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
     return Reading(+wanted, None, unfit)
 
 
-def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, list[str]]], Counter[str]]:
+def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, tuple[str, ...]]], Counter[str]]:
     """Return the jobs that fit a template, equal ones together, with the templates that fit, the smallest template
     first; and the numbers of the other jobs by their need.
 
     Large jobs come first: by the size of their template, and by the share of its machine that a job takes.
     """
-    sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name][:2], name))
-    equal, unfit = Counter[Jobs](), Counter[str]()
+    sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name], name))
+    jobs = [job for job in jobs if job.number > 0]
+    steps = STEPS if len({job[1:] for job in jobs}) > MANY else (0, 0, 0)
+    equal, unfit = Counter[tuple[Any, ...]](), Counter[str]()
     for job in jobs:
-        equal[job._replace(number=1)] += job.number
-    placed = []
-    for job, number in (+equal).items():
-        if templates := [name for name in sizes if job.fits(name, fleet.shapes[name])]:
-            shares = [need / size for need, size in zip(job[1:4], fleet.shapes[templates[0]][:3], strict=True) if size]
-            order = (sizes.index(templates[0]), max(shares), *job[1:4], -len(templates), job.format_need())
-            placed.append((order, job._replace(number=number), templates))
+        if templates := tuple(name for name in sizes if job.fits(name, fleet.shapes[name])):
+            shape = fleet.shapes[templates[0]]
+            needs = tuple(map(_round_up, job[1:4], steps, shape))
+            share = max(need / size for need, size in zip(needs, shape, strict=True) if size)
+            equal[sizes.index(templates[0]), share, needs, -len(templates), templates] += job.number
         else:
-            unfit[job.format_need()] += number
-    return [(job, templates) for _, job, templates in sorted(placed, key=lambda one: one[0], reverse=True)], unfit
+            unfit[job.format_need()] += job.number
+    ordered = sorted(equal.items(), reverse=True)
+    return [(Jobs(number, *needs), templates) for (*_, needs, _, templates), number in ordered], unfit
 
 
-def _place(jobs: Jobs, templates: list[str], taken: Counter[_Room], machines: tuple[Counter[_Room], ...]) -> None:
+def _round_up(need: float, step: float, most: float) -> float:
+    return min(most, step * math.ceil(need / step)) if step else need
+
+
+def _place(jobs: Jobs, templates: tuple[str, ...], taken: Counter[_Room], machines: tuple[Counter[_Room], ...]) -> None:
     """Place jobs into the first of ``machines`` that fit, and move these machines to ``taken``."""
     left = jobs.number
     for found in machines:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +78,15 @@ class Report:
     next_at: float | None = None
     """Epoch seconds at which the next step is due; None if no step follows."""
 
+    @contextmanager
+    def noted_problems(self) -> Iterator[None]:
+        """End the block at an error of the state, a script or a scheduler, and note the error. The first one counts."""
+        try:
+            yield
+        except (StateError, ScriptFailed, SourceError) as error:
+            self.problem = self.problem or str(error)
+            log.warning("Step failed", extra={"problem": str(error)})
+
 
 class DemandService:
     """The steps of one provider instance."""
@@ -109,7 +117,7 @@ class DemandService:
         """Make one step, and return its report. ``now``: epoch seconds. A problem of the state or of a script ends the
         step, except that a refused request stops no other; the next step finds out what has happened."""
         report = Report(now, next_at=now + self._settings.interval_seconds)
-        try:
+        with report.noted_problems():
             ours, lost = self._recover()
             self._read_sources(Fleet(now, self._shapes, ours.running))
             unknown = dict.fromkeys(ours.asked.keys() & {NO_TEMPLATE}, 0)
@@ -122,20 +130,10 @@ class DemandService:
                 id_ = self._calls.return_machines(step.returns)
                 log.info("Returned machines", extra={"request": id_, "machines": len(step.returns)})
             for template, count in step.requests.items():
-                self._request(template, count, report)
-        except (StateError, ScriptFailed) as error:
-            report.problem = str(error)
-            log.warning("Step failed", extra={"problem": report.problem})
+                with report.noted_problems():
+                    id_ = self._calls.request(template, count, ACCOUNT)
+                    log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
         return report
-
-    def _request(self, template: str, count: int, report: Report) -> None:
-        """Request machines. If the script refuses, the other templates go on."""
-        try:
-            id_ = self._calls.request(template, count, ACCOUNT)
-            log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
-        except ScriptFailed as error:
-            report.problem = report.problem or str(error)
-            log.warning("Request failed", extra={"template": template, "problem": str(error)})
 
     def _recover(self) -> tuple[Ours, Mapping[str, int]]:
         """Return our requests and machines, and the seconds left of the machines that have to be returned."""
@@ -173,11 +171,11 @@ class DemandService:
                 log.warning("Jobs fit no template", extra=facts)
 
     def _describe(self, report: Report, wish: Wish, ours: Ours) -> None:
-        running = Counter(one.template for one in ours.running.values())
-        idle = Counter(one.template for name, one in ours.running.items() if name in wish.idle.get(one.template, ()))
-        numbers = {"wanted": wish.wanted, "asked": ours.asked, "running": running, "idle": idle}
         for template in wish.wanted.keys() | ours.asked.keys():
-            report.templates[template] = {key: counts.get(template, 0) for key, counts in numbers.items()}
+            running = [name for name, one in ours.running.items() if one.template == template]
+            idle = len(wish.idle.get(template, {}).keys() & running)
+            numbers = {"wanted": wish.wanted.get(template, 0), "asked": ours.asked.get(template, 0)}
+            report.templates[template] = numbers | {"running": len(running), "idle": idle}
         for name, value in self._values.items():
             reading = value.reading or Reading({})
             facts = {"read_at": value.read_at, "problem": value.problem, "failures": value.failures}

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member, pack
+from provisioner.demand import packing
+from provisioner.demand.packing import JOIN_SECONDS, MANY, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Running, Shape
 
 SHAPES = {
@@ -190,6 +191,16 @@ def test_all_machines_but_one_are_at_least_half_full(cores: list[int]) -> None:
 @given(queues)
 def test_the_order_of_the_jobs_does_not_matter(queue: list[Jobs]) -> None:
     assert pack(queue, {}, EMPTY) == pack(queue[::-1], {}, EMPTY)
+
+
+def test_many_different_jobs_are_rounded_up_but_never_above_their_machine() -> None:
+    """The time of packing grows with the square of the number of different jobs."""
+    few, many = ([Jobs(1, 2, 8000 + 2 * number) for number in range(0, MANY * 4, step)] for step in (100, 1))
+    fleet = EMPTY._replace(shapes={"Small": Shape(4, 15_999, 0)})
+    assert len(packing._sort(few, fleet)[0]) == len(few)
+    placed, unfit = packing._sort(many, fleet)
+    assert {jobs.memory_mb for jobs, _ in placed} == {*range(63 * 128, 125 * 128, 128), 15_999}
+    assert (sum(jobs.number for jobs, _ in placed), not unfit) == (len(many), True)
 
 
 def test_equal_jobs_are_packed_together() -> None:
