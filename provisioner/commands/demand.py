@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,16 +35,9 @@ from provisioner.state.slurm_nodes import SlurmNodes
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
 
-log = logging.getLogger(__name__)
-
 LATE_STEPS, LONGEST_STEP = 5, 900.0
 """Intervals and further seconds without the end of a step after which the process counts as stuck. A step may take many
 time-outs of its sources, for example one of each schedd."""
-
-
-Right = tuple[HostFactory, Callable[[], None]]
-"""The scripts, and a function that raises StateError if the right to make the steps is unknown, and SystemExit if it is
-lost."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -66,11 +58,8 @@ def run(options: argparse.Namespace) -> int:
     demand = written or load(Path(directories.conf) / FILE, provider)
     prepare(around.ca_bundle)
     states, metrics = open_states(), DemandMetrics(CollectorRegistry())
-    right: AbstractContextManager[Right] = _only_service(directories)
-    if options.dry_run:
-        right = nullcontext((PreviewedCalls(states), lambda: None))
-    with right as (calls, check):
-        service = DemandService(demand, provider.templates, states, calls, check)
+    with nullcontext(PreviewedCalls(states)) if options.dry_run else _only_service(directories) as calls:
+        service = DemandService(demand, provider.templates, states, calls)
         try:
             if options.listen:
                 _serve(options.listen, metrics, demand.interval_seconds, around)
@@ -83,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
             report = service.step(time.time())
             if power is not None:
                 with report.noted_problems():
-                    check()
+                    calls.check()
                     power.step()
             metrics.show(report)
             if options.once:
@@ -99,9 +88,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _only_service(directories: Directories) -> Iterator[Right]:
+def _only_service(directories: Directories) -> Iterator[HostFactory]:
     """Hold the right to make the steps: a lock in the state directory and, for a state in a Kubernetes API, a Lease.
-    Raises StateError if another process keeps the right."""
+    Yield the scripts; their ``check`` raises SystemExit if the right is lost. Raises StateError if another process
+    keeps the right."""
     lock, store = LockFile(os.path.join(directories.state, "demand.lock")), find_store(os.environ)
     # A script that outlives a killed process holds the lock, too, so no step begins before its request is recorded.
     if not lock.acquire(CALL_SECONDS):
@@ -116,7 +106,7 @@ def _only_service(directories: Directories) -> Iterator[Right]:
         lock.sign(identity() | {"since": format_utc(time.time())})
         if lease is not None and not lease.acquire(CALL_SECONDS):
             raise LockTimeout(f"{store}: another process serves this instance")
-        yield HostFactory(os.environ, (lock.fileno(),)), check
+        yield HostFactory(os.environ, (lock.fileno(),), check)
     finally:
         if lease is not None:
             lease.release()

@@ -14,20 +14,17 @@ class DemandMetrics(Group):
     """The numbers of the last step."""
 
     # fmt: off
-    wanted = Metric(Table[str], "hf_demand_wanted", {"template": ()},
-        "Machines that the sources want.")
+    wanted = Metric(Table[str], "hf_demand_wanted", {"template": ()}, "Machines that the sources want.")
     asked = Metric(Table[str], "hf_demand_asked", {"template": ()},
         "Machines that were requested and run or are on their way.")
-    running = Metric(Table[str], "hf_demand_running", {"template": ()},
-        "Machines that run.")
+    running = Metric(Table[str], "hf_demand_running", {"template": ()}, "Machines that run.")
     idle = Metric(Table[str], "hf_demand_idle", {"template": ()},
         "Running machines that have no work by the sources that know machines.")
     age = Metric(Table[str], "hf_demand_source_age_seconds", {"source": ()},
         "Seconds since the last complete reading of the source, or since the start of the process.")
     failures = Metric(CountedTable[str], "hf_demand_source_failures_total", {"source": ()},
         "Failed readings of the source.")
-    unfit = Metric(Table[str], "hf_demand_unfit_jobs", {"source": ()},
-        "Jobs of the source that fit no template.")
+    unfit = Metric(Table[str], "hf_demand_unfit_jobs", {"source": ()}, "Jobs of the source that fit no template.")
     last_step = Metric(Gauge, "hf_demand_last_step_timestamp_seconds", {},
         "End of the last step without a problem; begins with the start of the process.")
     # fmt: on

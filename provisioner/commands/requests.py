@@ -20,8 +20,6 @@ from provisioner.names import OPERATOR_ACCOUNT
 
 POLL_SECONDS = 1.0
 
-Entry = dict[str, Any]
-
 
 def add_request_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
@@ -37,7 +35,7 @@ def run_request(options: argparse.Namespace) -> int:
     id_ = hf.request(options.template, options.count, OPERATOR_ACCOUNT)
     if options.wait:
         print(f"Request {id_}", file=sys.stderr)
-    entry: Entry = {"requestId": id_, "status": "running", "message": "", "machines": []}
+    entry: dict[str, Any] = {"requestId": id_, "status": "running", "message": "", "machines": []}
     while options.wait and (entry := hf.status(id_))["status"] == "running":
         time.sleep(POLL_SECONDS)
     document = {"requests": [entry | {"template": options.template, "count": options.count}]}

@@ -7,6 +7,8 @@ template's machines at once, and only if they have to leave or after fewer machi
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -28,7 +30,8 @@ Entry = Mapping[str, Any]
 """Entry of a request in getRequestStatus."""
 
 Levels = Mapping[str, Sequence[tuple[float, int]]]
-"""Times and numbers of the latest wishes by template, the oldest first. They reach back ``fall_after_seconds``."""
+"""Times and numbers of the latest wishes by template, the oldest first: those that were in force at some time of the
+last ``fall_after_seconds``. Machines are too many only by the highest of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,8 @@ class LastValue:
         zeros = {template for template, number in before.items() if number and not reading.wanted.get(template)}
         unconfirmed = frozenset(zeros - self.unconfirmed)
         wanted = {**reading.wanted, **{template: before[template] for template in unconfirmed}}
-        return replace(
-            self,
-            templates=self.templates and self.templates | wanted.keys(),
-            reading=reading._replace(wanted=wanted),
-            read_at=now,
-            problem="",
-            successes=self.successes + 1,
-            unconfirmed=unconfirmed,
-        )
+        named, reading = self.templates and self.templates | wanted.keys(), reading._replace(wanted=wanted)
+        return LastValue(named, reading, now, "", self.failures, self.successes + 1, unconfirmed)
 
     def after_failure(self, problem: str) -> LastValue:
         """Return the value after a failed read."""
@@ -189,14 +185,16 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
         wanted, asked = wish.wanted.get(template, 0), ours.asked.get(template, 0) - leaving[template]
         frozen = wish.frozen.get(template, "" if template in wish.wanted else UNDECIDED)
         if not frozen:
-            kept[template] = _levels_since(since, [*levels.get(template, ()), (now, wanted)])
+            past = [*levels.get(template, ()), (now, wanted)]
+            kept[template] = past[max(0, bisect(past, (since, math.inf)) - 1) :]
         if wanted > asked:
             requests[template] = min(wanted - asked, settings.rise_at_once)
             reasons.append(f"{template}: requests {requests[template]}, because {wanted} are wanted and {asked} asked")
         elif wanted < asked and frozen:
             reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {frozen}")
         elif wanted < asked:
-            surplus = _find_surplus(asked, kept[template], since)
+            highest = max(level for _, level in kept[template])
+            surplus = max(0, asked - highest) if kept[template][0][0] <= since else 0
             own = [name for name in free if ours.running[name].template == template]
             chosen = own[: min(surplus, shares[template])]
             returns += chosen
@@ -218,17 +216,6 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
         shares[template] -= bool(lost[name])
         leaving.append(name)
     return leaving
-
-
-def _find_surplus(asked: int, levels: Sequence[tuple[float, int]], since: float) -> int:
-    """Return how many machines more than at any time after ``since`` were wanted; 0 if the levels are too new."""
-    return max(0, asked - max(level for _, level in levels)) if levels[0][0] <= since else 0
-
-
-def _levels_since(since: float, levels: Sequence[tuple[float, int]]) -> Sequence[tuple[float, int]]:
-    """Return the levels in force after ``since``: the last one of those until this time, and all later ones."""
-    first = max((place for place, (at, _) in enumerate(levels) if at <= since), default=0)
-    return levels[first:]
 
 
 def _is_free(name: str, wish: Wish, ours: Ours) -> bool:

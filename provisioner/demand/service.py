@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from typing import Any
 
 from provisioner.demand.plan import ENDED, Entry, LastValue, Levels, Ours, Wish, combine, plan_step, recover
 from provisioner.demand.settings import Demand
-from provisioner.demand.sources import Fleet, Reading, Shape, SourceError, SourceSettings
+from provisioner.demand.sources import Fleet, Reading, Shape, SourceError
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import UNLIMITED, Template
@@ -92,16 +92,10 @@ class DemandService:
     """The steps of one provider instance."""
 
     def __init__(
-        self,
-        settings: Demand,
-        templates: Iterable[Template],
-        states: Sequence[State],
-        calls: HostFactory,
-        check: Callable[[], None] = lambda: None,
+        self, settings: Demand, templates: Iterable[Template], states: Sequence[State], calls: HostFactory
     ) -> None:
-        """Store what the steps need. ``states``: the state of each shard. ``check``: function that raises StateError if
-        another process may make the steps now."""
-        self._settings, self._states, self._calls, self._check = settings, states, calls, check
+        """Store what the steps need. ``states``: the state of each shard."""
+        self._settings, self._states, self._calls = settings, states, calls
         self._shapes, self._limits = dict[str, Shape](), dict[str, int]()
         for template in templates:
             self._shapes[template.id] = read_shape(template)
@@ -125,7 +119,7 @@ class DemandService:
             self._describe(report, wish, ours)
             step = plan_step(wish, ours, lost, self._settings, self._levels, now)
             self._levels, report.reasons = step.levels, step.reasons
-            self._check()
+            self._calls.check()
             if step.returns:
                 id_ = self._calls.return_machines(step.returns)
                 log.info("Returned machines", extra={"request": id_, "machines": len(step.returns)})
@@ -158,17 +152,20 @@ class DemandService:
         had jobs of the same description."""
         sources = self._settings.sources
         with ThreadPoolExecutor(max(1, len(sources)), "source") as threads:
-            results = threads.map(lambda source: _read(source, fleet), sources.values())
-        for name, result in zip(sources, results, strict=True):
+            reads = {name: threads.submit(source.read, fleet) for name, source in sources.items()}
+        for name, read in reads.items():
             value = self._values[name]
-            if isinstance(result, str):
-                log.warning("Source failed", extra={"source": name, "problem": result})
-                self._values[name] = value.after_failure(result)
+            if error := read.exception():  # a bug in a source must not stop the others
+                is_bug = not isinstance(error, (SourceError, MissingExtra))
+                problem = f"{type(error).__name__}: {error}" if is_bug else str(error)
+                facts = {"source": name, "problem": problem}
+                log.warning("Source failed", extra=facts, exc_info=error if is_bug else None)
+                self._values[name] = value.after_failure(problem)
                 continue
-            self._values[name] = value.after_reading(result, fleet.now)
-            for jobs in result.unfit.keys() - (value.reading.unfit.keys() if value.reading else ()):
-                facts = {"source": name, "jobs": jobs, "number": result.unfit[jobs]}
-                log.warning("Jobs fit no template", extra=facts)
+            unfit = read.result().unfit
+            self._values[name] = value.after_reading(read.result(), fleet.now)
+            for jobs in unfit.keys() - (value.reading.unfit.keys() if value.reading else ()):
+                log.warning("Jobs fit no template", extra={"source": name, "jobs": jobs, "number": unfit[jobs]})
 
     def _describe(self, report: Report, wish: Wish, ours: Ours) -> None:
         for template in wish.wanted.keys() | ours.asked.keys():
@@ -180,17 +177,6 @@ class DemandService:
             reading = value.reading or Reading({})
             facts = {"read_at": value.read_at, "problem": value.problem, "failures": value.failures}
             report.sources[name] = {"wanted": dict(reading.wanted), **facts, "unfit": dict(reading.unfit)}
-
-
-def _read(source: SourceSettings, fleet: Fleet) -> Reading | str:
-    """Return the reading of a source, or the reason for which it failed."""
-    try:
-        return source.read(fleet)
-    except (SourceError, MissingExtra) as error:
-        return str(error)
-    except Exception as error:  # a bug in a source must not stop the others
-        log.exception("Source has a bug")
-        return f"{type(error).__name__}: {error}"
 
 
 def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Request], dict[str, Sequence[str]]]:

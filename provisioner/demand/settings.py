@@ -14,34 +14,18 @@ from provisioner.demand.kubernetes import Kubernetes
 from provisioner.demand.simple_sources import Command, Fixed, Prometheus, Schedule, Url
 from provisioner.demand.slurm import Slurm
 from provisioner.demand.sources import SourceSettings
+from provisioner.files.config_error import ConfigError, Problem
 from provisioner.hostfactory import slurm_file
 from provisioner.hostfactory.slurm_file import SlurmFile
 from provisioner.hostfactory.templates import Provider
 from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
-from provisioner.schema.validation import (
-    ConfigError,
-    Expects,
-    Problem,
-    Section,
-    format_expected,
-    quote,
-    read_mapping,
-    suggestion,
-    validate,
-)
+from provisioner.schema.validation import Expects, Section, format_expected, quote, read_mapping, suggestion, validate
 from provisioner.settings.definitions import CountOrZero
 
 FILE = "demand.yaml"
 
 KINDS: Mapping[str, type[SourceSettings]] = {
-    "fixed": Fixed,
-    "schedule": Schedule,
-    "command": Command,
-    "htcondor": HTCondor,
-    "url": Url,
-    "prometheus": Prometheus,
-    "slurm": Slurm,
-    "kubernetes": Kubernetes,
+    kind.__name__.lower(): kind for kind in (Fixed, Schedule, Command, HTCondor, Url, Prometheus, Slurm, Kubernetes)
 }
 """The settings of each kind of source, by the value of ``kind``."""
 

@@ -232,8 +232,8 @@ class Prometheus(Url):
             result = read_query_result(json_object(body))
             if isinstance(result, dict):
                 self._named |= result.keys()
-                for name in sorted(self._named - result.keys()):
-                    raise SourceError(NO_SERIES.format(f"for template {name}", LABELLED_ZERO.format(name)))
+                if gone := sorted(self._named - result.keys()):
+                    raise SourceError(NO_SERIES.format(f"for template {gone[0]}", LABELLED_ZERO.format(gone[0])))
             return self.reading(result, fleet)
 
 

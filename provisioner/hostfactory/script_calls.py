@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from provisioner.hostfactory.provider_config import SCRIPTS
@@ -21,10 +22,13 @@ class ScriptFailed(Exception):
 class HostFactory:
     """HostFactory's side of the interface. Each call uses only the script's output."""
 
-    def __init__(self, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], inherited: Sequence[int] = (), check: Callable[[], None] = lambda: None
+    ) -> None:
         """Store the environment of the scripts. ``inherited``: file descriptors that stay open until a script has
-        ended, even if this process is killed."""
-        self.environment, self._inherited = dict(environment), inherited
+        ended, even if this process is killed. ``check``: function that raises StateError if this process may have lost
+        the right to request and return machines."""
+        self.environment, self._inherited, self.check = dict(environment), inherited, check
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Run a script with a JSON document, and return the JSON object that the script prints. Raises ScriptFailed."""
@@ -44,13 +48,10 @@ class HostFactory:
             raise ScriptFailed(f"{script}: {error}") from error
         if done.returncode:
             raise ScriptFailed(f"{script} ended with {done.returncode}: {done.stdout.strip()} {done.stderr.strip()}")
-        try:
-            answer = json.loads(done.stdout)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise ScriptFailed(f"{script} printed no JSON object: {done.stdout!r}")
-        return answer
+        with suppress(ValueError):
+            if isinstance(answer := json.loads(done.stdout), dict):
+                return answer
+        raise ScriptFailed(f"{script} printed no JSON object: {done.stdout!r}")
 
     def templates(self) -> list[str]:
         """Return the ids of the templates that getAvailableTemplates lists."""

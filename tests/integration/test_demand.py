@@ -138,14 +138,14 @@ def test_a_lease_keeps_the_service_of_another_host_from_acting(
 
 
 def test_a_service_that_has_lost_its_lease_ends(api: MemoryApiServer) -> None:
-    with command._only_service(Directories(os.environ)) as (_, check):
-        check()
+    with command._only_service(Directories(os.environ)) as calls:
+        calls.check()
         path = f"{leases('hf')}/demoinst-demand.loop"
         lease = api.call("GET", path).document
         lease["spec"]["holderIdentity"] = "another"
         assert api.call("PUT", path, lease).status == 200
         with pytest.raises(SystemExit):
-            check()
+            calls.check()
 
 
 def test_metrics_and_health(

@@ -60,10 +60,10 @@ class Scripts(HostFactory):
         }
 
 
-def make_service(states: Sequence[Any], calls: HostFactory, source: list[Any], **options: Any) -> DemandService:
+def make_service(states: Sequence[Any], calls: HostFactory, source: list[Any]) -> DemandService:
     settings = demand(sources={"jobs": Said(said=source)}, **AT_ONCE)
     templates = [Template(name, 1000, SIZE, (), "", "", "", "", {}) for name in POOLS]
-    return DemandService(settings, templates, states, calls, **options)
+    return DemandService(settings, templates, states, calls)
 
 
 def answered(id_: str, *names: str) -> Answer:
@@ -89,7 +89,8 @@ def test_a_process_that_may_have_lost_its_right_makes_no_call(state: StateDir) -
         raise StateUnreachable("the Lease is unknown")
 
     scripts = Scripts(state)
-    report = make_service([state], scripts, [{"Small": 1}], check=check).step(0.0)
+    scripts.check = check
+    report = make_service([state], scripts, [{"Small": 1}]).step(0.0)
     assert (scripts.made, report.problem) == ([], "the Lease is unknown")
 
 
