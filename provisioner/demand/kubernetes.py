@@ -31,15 +31,18 @@ GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources that count as GPUs."""
 COMMON_LABELS = frozenset({"kubernetes.io/os", "kubernetes.io/arch"})
 """Labels that each node has. A pod's node selector for them does not decide on the template."""
+VOLUME_CLAIM = "persistentvolumeclaim"
+"""Part of the scheduler's message about a pod whose volume claim is unbound, missing or being deleted."""
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of a pod that its node's kubelet runs from a file."""
 
+Object = Mapping[str, Any]
 NodeLabels = Annotated[Mapping[str, Mapping[str, str]], Expects("a mapping of templates to labels")]
 
 
 class Kubernetes(ClusterSource):
-    """The unschedulable pods of a Kubernetes cluster. Pods that wait for anything but processors, memory and GPUs (a
-    volume, a taint, an affinity) count, too, unless ``selector`` leaves them out."""
+    """The unschedulable pods of a Kubernetes cluster. Pods that wait because of a taint or an affinity count, too,
+    unless ``selector`` leaves them out."""
 
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False), Expects("a list of namespaces")] = ()
     """Namespaces of the pods that count; default all."""
@@ -80,12 +83,16 @@ class Kubernetes(ClusterSource):
             return [job for pod in pods for job in read_pod(pod, self.node_labels, fleet)], members
 
 
-def read_pod(pod: Mapping[str, Any], node_labels: Mapping[str, Mapping[str, str]], fleet: Fleet) -> list[Jobs]:
+def read_pod(pod: Object, node_labels: Mapping[str, Mapping[str, str]], fleet: Fleet) -> list[Jobs]:
     """Return a pod as a job; empty if a new node would not help, because the scheduler has not tried the pod, the pod
-    is gated or being deleted, or others are preempted for the pod."""
+    is gated or being deleted or waits for a volume claim, or others are preempted for the pod."""
     status = pod.get("status") or {}
-    reasons = [one.get("reason") for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
-    if reasons != ["Unschedulable"] or pod["metadata"].get("deletionTimestamp") or status.get("nominatedNodeName"):
+    tried = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
+    if [one.get("reason") for one in tried] != [
+        "Unschedulable"
+    ] or VOLUME_CLAIM in f"{tried[0].get('message')}".lower():
+        return []
+    if pod["metadata"].get("deletionTimestamp") or status.get("nominatedNodeName"):
         return []
     written = pod["spec"].get("nodeSelector") or {}
     selector = {name: value for name, value in written.items() if name not in COMMON_LABELS}
@@ -98,15 +105,13 @@ def _amounts(amount: Callable[[str], float]) -> tuple[float, float, float]:
     return amount("cpu"), math.ceil(amount("memory") / MEBIBYTE), sum(map(amount, GPUS))
 
 
-def _is_work(pod: Mapping[str, Any]) -> bool:
+def _is_work(pod: Object) -> bool:
     """Return False for a pod of a DaemonSet, and for the mirror of a pod that its node's kubelet runs from a file."""
     owners = [owner["kind"] for owner in pod["metadata"].get("ownerReferences") or ()]
     return "DaemonSet" not in owners and MIRROR not in (pod["metadata"].get("annotations") or {})
 
 
-def read_members(
-    nodes: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]], fleet: Fleet
-) -> dict[str, Member]:
+def read_members(nodes: Iterable[Object], pods: Iterable[Object], fleet: Fleet) -> dict[str, Member]:
     """Return our machines among the nodes. ``pods``: all pods that are bound to nodes and have not ended."""
     bound, members = defaultdict(list), {}
     for pod in pods:

@@ -105,7 +105,7 @@ def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings
             continue
         numbers = [value.reading.wanted.get(template, 0) for value in deciding.values() if value.reading]
         number = (max if settings.combine == "max" else sum)(numbers or [0])
-        wish.wanted[template] = min(max(number, own.least), limit, limit if own.most is None else own.most)
+        wish.wanted[template] = min(max(number, own.least), limit, own.most)
         if known := [value.idle for value in deciding.values() if value.idle is not None]:
             wish.idle[template] = _idle_everywhere(known)
     return wish

@@ -18,7 +18,7 @@ from provisioner.files.config_error import ConfigError, Problem
 from provisioner.hostfactory import slurm_file
 from provisioner.hostfactory.slurm_file import SlurmFile
 from provisioner.hostfactory.templates import Provider
-from provisioner.schema.setting_types import Cap, Count, Duration, DurationOrZero, Share
+from provisioner.schema.setting_types import Count, Duration, DurationOrZero, Share
 from provisioner.schema.validation import Expects, Section, format_expected, quote, read_mapping, suggestion, validate
 from provisioner.settings.definitions import CountOrZero
 
@@ -33,7 +33,7 @@ KINDS: Mapping[str, type[SourceSettings]] = {
 class TemplateDemand(Section):
     """Limits of a template."""
 
-    most: Cap = None
+    most: Count = 10**9
     """Most machines that are asked for; default no limit but HostFactory's ``maxNumber``."""
     least: CountOrZero = 0
     """Machines that are asked for even if the sources want fewer; default 0."""
@@ -97,10 +97,9 @@ def load(path: Path, provider: Provider) -> Demand:
     for where, id_ in named:
         if id_ not in known:
             problems.append(Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}"))
-    for id_, limit in limits.items():
-        if limit.most is not None and limit.least > limit.most:
-            wrong = format_expected(f"at most {limit.most}", limit.least)
-            problems.append(Problem(file, f"templates.{id_}.least", wrong))
+    for id_, one in limits.items():
+        if one.least > one.most:
+            problems.append(Problem(file, f"templates.{id_}.least", format_expected(f"at most {one.most}", one.least)))
     if settings is None or problems:
         raise ConfigError(problems)
     return settings

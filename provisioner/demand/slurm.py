@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -127,14 +127,10 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
 def read_resources(text: str) -> tuple[float, float, float]:
     """Return processors, memory in MB and GPUs of a list such as ``cpu=4,mem=16G,node=1,gres/gpu=2``. Raise ValueError
     for another text."""
-    found: dict[str, Any] = dict(
-        part.split("=", 1) for part in text.split(",") if part and text not in ("N/A", "(null)")
-    )
-    memory = re.fullmatch(r"([\d.]+)([KMGTP]?)", found.get("mem", "0"))
-    if memory is None:
-        raise ValueError(f"memory {found['mem']!r}")
-    megabytes = float(memory[1]) * UNITS[memory[2] or "M"]
-    return float(found.get("cpu", 0)), math.ceil(megabytes), float(found.get("gres/gpu", 0))
+    parts = [] if text in ("", "N/A", "(null)") else text.split(",")
+    found = {"cpu": "0", "mem": "0M", "gres/gpu": "0"} | dict(part.split("=", 1) for part in parts if part)
+    number, unit = found["mem"].rstrip("KMGTP"), found["mem"][-1:]
+    return float(found["cpu"]), math.ceil(float(number) * UNITS.get(unit, 1.0)), float(found["gres/gpu"])
 
 
 def read_members(output: str, fleet: Fleet) -> dict[str, Member]:

@@ -99,6 +99,16 @@ def test_an_unschedulable_pod_is_a_job_of_its_request() -> None:
     assert jobs(pod({"containers": [limits]})) == [Jobs(1, 0, 2, 1)]
 
 
+NO_CLAIM = 'persistentvolumeclaim "data" not found'
+
+
+def waits(message: str) -> dict[str, Any]:
+    """Return an unschedulable pod with the scheduler's message."""
+    made = pod()
+    made["status"]["conditions"][0]["message"] = message
+    return made
+
+
 @pytest.mark.parametrize(
     "waiting",
     [
@@ -106,11 +116,13 @@ def test_an_unschedulable_pod_is_a_job_of_its_request() -> None:
         pod(deletionTimestamp="2026-11-27T20:00:00Z"),
         pod() | {"status": {}},
         pod() | {"status": {**pod()["status"], "nominatedNodeName": "n1"}},
+        *map(waits, ("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.", NO_CLAIM)),
     ],
-    ids=["gated", "being deleted", "not tried yet", "others are preempted for it"],
+    ids=["gated", "being deleted", "not tried yet", "others are preempted for it", "unbound claim", "no claim"],
 )
 def test_a_pod_that_a_new_node_would_not_help_does_not_count(waiting: Mapping[str, Any]) -> None:
     assert jobs(waiting) == []
+    assert jobs(waits("0/3 nodes are available: 3 Insufficient cpu.")), "unlike these"
 
 
 def test_a_node_selector_decides_on_the_templates() -> None:
