@@ -49,7 +49,7 @@ class Jobs(NamedTuple):
     def fits(self, template: str, shape: Shape) -> bool:
         """Return True if an empty machine of the template can run such a job. A job without GPUs does not fit a machine
         with GPUs, because that would be a waste."""
-        is_large_enough = all(need <= size for need, size in zip(self[1:4], shape[:3], strict=True))
+        is_large_enough = all(need <= size for need, size in zip(self[1:4], shape, strict=True))
         is_allowed = not self.oddity and (self.templates is None or template in self.templates)
         return is_large_enough and is_allowed and bool(self.gpus) == bool(shape.gpus)
 
@@ -129,10 +129,8 @@ class ClusterSource(SourceSettings):
         return reading._replace(idle=self._find_idle(members, fleet))
 
     def _with_real_shapes(self, fleet: Fleet) -> Fleet:
-        shapes = dict(fleet.shapes)
-        for name in shapes.keys() & self._largest.keys():
-            cpus, memory, gpus = map(min, shapes[name][:3], self._largest[name])
-            shapes[name] = Shape(cpus, memory, gpus)
+        largest = self._largest
+        shapes = {name: Shape(*map(min, shape, largest.get(name, shape))) for name, shape in fleet.shapes.items()}
         return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
@@ -159,7 +157,7 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
     placed, unfit = _sort(jobs, fleet)
     wanted, added = Counter[str](), Counter[str]()
     for job, templates in placed:
-        new = Counter({_Room(templates[0], *fleet.shapes[templates[0]][:3]): job.number})
+        new = Counter({_Room(templates[0], *fleet.shapes[templates[0]]): job.number})
         _place(job, templates, taken, (taken, idle, new))
         added[templates[0]] += job.number - new.total()
     running = Counter(machine.template for machine in fleet.running.values())
