@@ -88,11 +88,9 @@ def read_pod(pod: Object, node_labels: Mapping[str, Mapping[str, str]], fleet: F
     is gated or being deleted or waits for a volume claim, or others are preempted for the pod."""
     status = pod.get("status") or {}
     tried = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
-    if [one.get("reason") for one in tried] != [
-        "Unschedulable"
-    ] or VOLUME_CLAIM in f"{tried[0].get('message')}".lower():
-        return []
-    if pod["metadata"].get("deletionTimestamp") or status.get("nominatedNodeName"):
+    results = [(one.get("reason"), VOLUME_CLAIM in f"{one.get('message')}".lower()) for one in tried]
+    is_served = pod["metadata"].get("deletionTimestamp") or status.get("nominatedNodeName")
+    if is_served or results != [("Unschedulable", False)]:
         return []
     written = pod["spec"].get("nodeSelector") or {}
     selector = {name: value for name, value in written.items() if name not in COMMON_LABELS}

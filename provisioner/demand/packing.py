@@ -55,11 +55,9 @@ class Jobs(NamedTuple):
 
     def format_need(self) -> str:
         """Return what a job needs, for operators."""
-        if self.oddity:
-            return self.oddity
-        parts = [f"{self.cpus:g} CPUs, {self.memory_mb:g} MB", f"{self.gpus:g} GPUs" if self.gpus else ""]
-        parts += [] if self.templates is None else [f"on {' or '.join(sorted(self.templates)) or 'no template'}"]
-        return ", ".join(filter(None, parts))
+        gpus = f", {self.gpus:g} GPUs" if self.gpus else ""
+        places = "" if self.templates is None else f", on {' or '.join(sorted(self.templates)) or 'no template'}"
+        return self.oddity or f"{self.cpus:g} CPUs, {self.memory_mb:g} MB{gpus}{places}"
 
 
 class Member(NamedTuple):
