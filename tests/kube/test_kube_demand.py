@@ -33,7 +33,6 @@ class Site:
     def __init__(self, cluster: Cluster, space: Space, cloud: Playground, kubeconfig: Path) -> None:
         self.cluster, self.space, self.cloud = cluster, space, cloud
         pods = Kubernetes(
-            kind="kubernetes",
             namespaces=(space.name,),
             node_labels={TEMPLATE: {"grid": space.name}},
             kubeconfig=space.write_kubeconfig(kubeconfig),
