@@ -21,6 +21,9 @@ from provisioner.state.directory import SLURM_NODES_FILE
 from provisioner.state.refused_calls import SLURM_PROGRAMS
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
 
+MOST = 100
+"""Most nodes of a request. Each shard serves such a request alone, so intent and the records have the same id."""
+
 RESUME_FILE = "SLURM_RESUME_FILE"
 """Environment variable with the path of the file in which Slurm names the jobs of the nodes."""
 
@@ -31,21 +34,22 @@ def make_document(arguments: list[str]) -> list[str]:
 
 
 def resume(call: ScriptCall) -> str:
-    """Request a machine for each node without a record: one request for each template. Return the ids of the requests
-    as JSON. Raises TemplatesError after the other nodes are served if a file has mistakes or a node has no template."""
+    """Request a machine for each node without a record: one request for each template and 100 nodes. Return the ids
+    of the requests as JSON. Raises TemplatesError after the other nodes are served if a file has mistakes or a node has
+    no template."""
     records = SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE))
     known, ids = records.read(), [one.id for one in call.provider().templates if one.max_number]
     settings, mistakes = slurm_file.load(call.directories.conf, ids)
     if settings is None:
         raise Refused(f"{slurm_file.FILE}: no such file in {call.directories.conf}")
-    problems = [f"{problem.file}: {problem}" for problem in mistakes]
+    problems = [*map("{0.file}: {0}".format, mistakes)]
     partitions, wanted = _read_partitions(call, problems), dict[str, list[str]]()
     for node in [node for node in _nodes(call) if node not in known]:
         wanted.setdefault(settings.template(node, partitions.get(node, ())), []).append(node)
     name, now, requests = call.directories.name, time.time(), dict[str, str]()
-    for template in filter(None, wanted):
+    for template, start in [(one, first) for one in filter(None, wanted) for first in range(0, len(wanted[one]), MOST)]:
         with records.changing() as current:
-            if new := [node for node in wanted[template] if node not in current]:
+            if new := [node for node in wanted[template][start : start + MOST] if node not in current]:
                 id_ = call.state().record_request(name, template, len(new), created_wall=now, rc_account=RC_ACCOUNT).id
                 current |= dict.fromkeys(new, NodeRecord(id_))
                 requests[id_] = template

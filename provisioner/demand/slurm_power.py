@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
+from time import monotonic
 from typing import Any, NamedTuple
 
 from provisioner.demand.plan import ENDED
@@ -20,6 +21,7 @@ from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import Loss
 from provisioner.hostfactory.script_calls import HostFactory
 from provisioner.hostfactory.slurm_file import RC_ACCOUNT, SlurmFile
+from provisioner.model import Request
 from provisioner.names import format_printable
 from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
@@ -30,8 +32,9 @@ log = logging.getLogger(__name__)
 OUR_REASON = "provisioner: "
 """First part of each reason that this module gives Slurm."""
 
-REVERSIBLE = (OUR_REASON, "ResumeTimeout reached")
-"""First parts of the reasons of nodes that may be used again. An operator's node that is down stays down."""
+REVERSIBLE = (OUR_REASON, "ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted")
+"""First parts of the reasons, ours and Slurm's about a lost machine, of nodes that may be used again with another
+machine. An operator's node that is down stays down."""
 
 OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 """States of a node whose machine Slurm has asked to end."""
@@ -41,6 +44,8 @@ MOST_NODES = 100
 
 LONGEST_REASON = 200
 CALL_SECONDS = 30.0
+"""Most seconds of a call of scontrol. A step begins no further call of scontrol after so many seconds of changes."""
+
 MOST_BYTES = 256 << 20
 
 
@@ -53,16 +58,21 @@ class SlurmNode(NamedTuple):
     """NodeHostName: the machine of the node. If the node has no machine, this is the node's own name."""
     address: str
     reason: str
+    template: str = ""
+    """Template of the node's machines; empty if slurm.json names none."""
 
 
 class SlurmRequest(NamedTuple):
     """A request that ``slurm_resume`` has made, and its answer."""
 
-    id: str
     has_ended: bool
     message: str
     machines: Mapping[str, str]
     """Address of each machine that runs or has run, by the machine's name."""
+    template: str = ""
+    """Empty if intent does not have the request."""
+    coming: int = 0
+    """Number of machines that may still run."""
 
 
 class Condition(NamedTuple):
@@ -72,10 +82,13 @@ class Condition(NamedTuple):
     nodes: Mapping[str, SlurmNode]
     """The nodes that have a record or a template, as read after the records."""
     requests: Mapping[str, SlurmRequest]
-    """Requests in intent, which was read before the records."""
+    """Requests that intent has or a record names. The answer to a request that has left the files has no machines."""
     lost: Mapping[str, Loss]
-    returned: frozenset[str]
+    returned: Set[str]
     """Machines that a return request names."""
+    unserved: Set[str] = frozenset()
+    """Nodes that boot without a record, as in the step before: ``slurm_resume`` was refused or has crashed, or the
+    file of the records was lost."""
 
 
 class Update(NamedTuple):
@@ -101,81 +114,91 @@ class Decision(NamedTuple):
 def decide(now: Condition) -> Decision:
     """Return what has to change: each node with a record gets a machine of its request, or its end. Machines that no
     node needs any more are returned."""
-    off = {name for name in now.records if name not in now.nodes or now.nodes[name].states & OFF}
-    records, spare = _with_lost_records(now, {name: one for name, one in now.records.items() if name not in off})
+    on = {name: node for name, node in now.nodes.items() if not node.states & OFF}
+    taken = {record.machine for record in now.records.values()} | now.returned
+    spare = {one: id_ for id_, request in now.requests.items() for one in request.machines if one not in taken}
+    records = _find_records(now, on, spare)
+    _give(now, records, spare.keys() - now.lost.keys() - {node.host for node in now.nodes.values()})
+    unneeded = {record.machine for name, record in now.records.items() if name not in on} | spare.keys()
+    needed = {record.machine for record in records.values()} | now.returned | {""}
+    return Decision(sorted(unneeded - needed), records, [*_updates(now, records)])
+
+
+def _find_records(now: Condition, on: Mapping[str, SlurmNode], spare: Mapping[str, str]) -> dict[str, NodeRecord]:
+    """Return the records of the nodes that are on. Records that were lost with their file, or are older than the node's
+    machine, follow from the host names."""
+    found = {node.host: name for name, node in on.items() if node.host in spare}
+    older = {name: NodeRecord(spare[host], host) for host, name in found.items()}
+    return older | {name: one for name, one in now.records.items() if name in on and (one.machine or name not in older)}
+
+
+def _give(now: Condition, records: dict[str, NodeRecord], usable: Set[str]) -> None:
+    """Give the usable machines to the nodes that wait for a machine. An unserved node gets a record if a request of its
+    template has a machine to spare."""
+    free = {id_: sorted(usable & one.machines.keys()) + [""] * one.coming for id_, one in now.requests.items()}
     for name, record in records.items():
         if not record.machine or (_is_replaced(now, record) and "POWERING_UP" in now.nodes[name].states):
-            usable = (one for one, id_ in spare.items() if id_ == record.request and one not in now.lost)
-            records[name] = record._replace(machine=next(usable, ""))
-            spare.pop(records[name].machine, None)
-    returns = {now.records[name].machine for name in off} - now.returned - {""}
-    return Decision(sorted(returns | spare.keys()), records, [*_updates(now, records)])
-
-
-def _with_lost_records(now: Condition, records: dict[str, NodeRecord]) -> tuple[dict[str, NodeRecord], dict[str, str]]:
-    """Return the records with those that were lost with their file, which follow from the host names. Return also the
-    request of each machine that no node has."""
-    taken = {record.machine for record in now.records.values()} | now.returned
-    spare = {one: request.id for request in now.requests.values() for one in request.machines if one not in taken}
-    lost = {
-        node.name: NodeRecord(spare.pop(node.host), node.host)
-        for node in now.nodes.values()
-        if node.name not in now.records and not node.states & OFF and node.host in spare
-    }
-    return records | lost, spare
+            records[name] = record._replace(machine=(free[record.request] or [""]).pop(0))
+    for name in sorted(now.unserved - records.keys()):
+        fitting = (id_ for id_ in free if free[id_] and now.requests[id_].template == now.nodes[name].template)
+        if id_ := next(fitting, ""):
+            records[name] = NodeRecord(id_, free[id_].pop(0))
 
 
 def _is_replaced(now: Condition, record: NodeRecord) -> bool:
-    """Return True if the machine ended before its request, so that the request makes another machine."""
-    request = now.requests.get(record.request)  # a request that has left intent is unknown
-    return bool(record.machine) and request is not None and record.machine not in request.machines
+    """Return True if the machine ended before its request, so that the request makes another machine, or if the request
+    has left the files, which it does after the end of its machines. An open request without machines may be one whose
+    answer is not published again yet."""
+    request = now.requests[record.request]
+    return bool(record.machine and (request.has_ended or request.machines)) and record.machine not in request.machines
 
 
-def _find_end(now: Condition, record: NodeRecord) -> tuple[str, str]:
-    """Return the state by which a node ends, and the reason; empty texts if the node goes on."""
-    machine, request, loss = record.machine, now.requests.get(record.request), now.lost.get(record.machine)
+def _find_end(now: Condition, record: NodeRecord | None) -> tuple[str, str]:
+    """Return the state by which a node ends, and the reason; empty texts if the node goes on. The reason contains no
+    name, so that nodes that end together share a call."""
+    if record is None:
+        return "DOWN", "slurm_resume recorded no request; see its log"
+    machine, request, loss = record.machine, now.requests[record.request], now.lost.get(record.machine)
     if not machine:
-        return ("DOWN", request.message or "no machine was made") if request and request.has_ended else ("", "")
+        return ("DOWN", request.message or "no machine was made") if request.has_ended else ("", "")
     if machine in now.returned or _is_replaced(now, record) or (loss and loss.grace == 0):
         cause = "returned" if machine in now.returned else loss.cause if loss else "gone"
-        return "POWER_DOWN_FORCE", f"machine {machine}: {cause}"
-    return ("POWER_DOWN_ASAP", f"machine {machine} ends in {loss.grace} s: {loss.cause}") if loss else ("", "")
+        return "POWER_DOWN_FORCE", f"machine lost: {cause}"
+    return ("POWER_DOWN_ASAP", f"machine ends in {loss.grace} s: {loss.cause}") if loss else ("", "")
 
 
 def _updates(now: Condition, records: Mapping[str, NodeRecord]) -> Iterator[Update]:
-    for name, record in records.items():
-        yield from _update(now, now.nodes[name], record)
-    for node in now.nodes.values():
-        if {"DOWN", "POWERED_DOWN"} <= node.states and node.reason.startswith(REVERSIBLE):
-            yield Update(node.name, "RESUME")
+    for name in [*records, *sorted(now.unserved - records.keys())]:
+        yield from _update(now, now.nodes[name], records.get(name))
+    down = [node for node in now.nodes.values() if {"DOWN", "POWERED_DOWN"} <= node.states]
+    yield from (Update(node.name, "RESUME") for node in down if node.reason.startswith(REVERSIBLE))
 
 
-def _update(now: Condition, node: SlurmNode, record: NodeRecord) -> Iterator[Update]:
+def _update(now: Condition, node: SlurmNode, record: NodeRecord | None) -> Iterator[Update]:
     """Yield the updates of a node that is not as it has to be."""
     state, cause = _find_end(now, record)
     reason = (OUR_REASON + format_printable(cause))[:LONGEST_REASON]
     if state == "DOWN" or (state == "POWER_DOWN_FORCE" and "POWERING_UP" in node.states):
         # DOWN requeues the job and forgets the boot, which POWER_DOWN alone does not.
         if not {"DOWN", "POWER_DOWN"} <= node.states:
-            yield Update(node.name, "DOWN", reason)
-            yield Update(node.name, "POWER_DOWN", reason)
+            yield from (Update(node.name, one, reason) for one in ("DOWN", "POWER_DOWN"))
     elif state == "POWER_DOWN_FORCE" or (state and node.states.isdisjoint({"DRAIN", "POWER_DOWN"})):
         yield Update(node.name, state, reason)
-    elif not state and record.machine and record.request in now.requests:
+    elif not state and record and record.machine in now.requests[record.request].machines:
         address = now.requests[record.request].machines[record.machine] or record.machine
         if (node.host, node.address) != (record.machine, address):
             yield Update(node.name, address=address, host=record.machine)
 
 
-def parse_nodes(listing: str) -> Iterator[tuple[SlurmNode, Sequence[str]]]:
-    """Yield the nodes in the output of ``scontrol --oneliner show nodes``, each with its partitions."""
+def parse_nodes(listing: str, settings: SlurmFile) -> Iterator[SlurmNode]:
+    """Yield the nodes in the output of ``scontrol --oneliner show nodes``."""
     for line in filter(lambda line: line.startswith("NodeName="), listing.splitlines()):
         shown, _, reason = line.partition(" Reason=")
         # A comment at the end of the line may contain anything, so the first value counts.
         fields: dict[str, str] = dict(reversed(re.findall(r"(\w+)=(\S*)", shown)))
         name, states = fields["NodeName"], frozenset(re.findall(r"[A-Z_]+", fields.get("State", "")))
-        host, address = fields.get("NodeHostName", name), fields.get("NodeAddr", name)
-        yield SlurmNode(name, states, host, address, reason), fields.get("Partitions", "").split(",")
+        template = settings.template(name, fields.get("Partitions", "").split(","))
+        yield SlurmNode(name, states, fields.get("NodeHostName", name), fields.get("NodeAddr", name), reason, template)
 
 
 class SlurmPower:
@@ -184,45 +207,51 @@ class SlurmPower:
     def __init__(self, settings: SlurmFile, records: SlurmNodes, calls: HostFactory, states: Sequence[State]) -> None:
         """Store the arguments. ``states``: the state of each shard."""
         self._settings, self._records, self._calls, self._states = settings, records, calls, states
-        self._ended: dict[str, SlurmRequest] = {}
-        """Requests that have ended. Their answers never change (law: a terminal answer stays)."""
+        self._ended, self._unserved = dict[str, SlurmRequest](), set[str]()
+        """``_ended``: requests in intent that have ended. Their answers never change (law: a terminal answer stays)."""
 
     def step(self) -> None:
         """Read the condition, and make the changes that ``decide`` names. Raises SourceError if slurmctld does not
-        answer, ScriptFailed, and StateError."""
+        answer or is slow, ScriptFailed, and StateError."""
         now = self._read()
         decision = decide(now)
         if decision.returns:
             self._calls.return_machines(decision.returns)
-        self._records.change(now.records, decision.records)
-        for key in dict.fromkeys((update.state, update.reason) for update in decision.updates):
-            group = [update for update in decision.updates if (update.state, update.reason) == key]
+        after = self._records.change(now.records, decision.records)
+        # A node whose record differs now was suspended or resumed meanwhile.
+        updates = [one for one in decision.updates if after.get(one.node) == decision.records.get(one.node)]
+        begin = monotonic()
+        for key in dict.fromkeys((update.state, update.reason) for update in updates):
+            group = [update for update in updates if (update.state, update.reason) == key]
             for start in range(0, len(group), MOST_NODES):
+                if monotonic() - begin >= CALL_SECONDS:
+                    raise SourceError("scontrol is slow, so the next step makes the other changes")
                 _change_nodes(group[start : start + MOST_NODES])
 
     def _read(self) -> Condition:
-        """Return the present condition. Intent comes before the records, and the records before the nodes."""
-        requests, returns = read_requests(self._states, RC_ACCOUNT)
-        with self._records.changing() as current:  # a program that has recorded a request has recorded its nodes, too
-            records = dict(current)
-        nodes = {
-            node.name: node
-            for node, partitions in parse_nodes(_scontrol("--all", "--oneliner", "show", "nodes"))
-            if node.name in records or self._settings.template(node.name, partitions)
-        }
+        """Return the present condition. The requests are polled before slurmctld is asked, so that a silent slurmctld
+        does not make them forgotten."""
+        with self._records.changing() as current:  # Slurm's programs write both under this lock
+            records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)
+        requests, lost = self._read_requests(known, records), dict[str, Loss]()
+        listed = parse_nodes(_scontrol("--all", "--oneliner", "show", "nodes"), self._settings)
+        nodes = {node.name: node for node in listed if node.template or node.name in records}
         if not nodes:
             raise SourceError("scontrol lists no node of slurm.json; set PrivateData=cloud in slurm.conf")
-        lost: dict[str, Loss] = {}
         for state in self._states:
             with suppress(StateMissing):  # the loop has not written it yet
                 lost |= state.status.read_lost()
-        return Condition(records, nodes, self._read_requests(requests), lost, frozenset[str]().union(*returns.values()))
+        unserved = {name for name, node in nodes.items() if name not in records and "POWERING_UP" in node.states}
+        again, self._unserved = self._unserved & unserved, unserved
+        return Condition(records, nodes, requests, lost, set[str]().union(*returns.values()), again)
 
-    def _read_requests(self, ids: Iterable[str]) -> dict[str, SlurmRequest]:
-        read = {id_: self._ended[id_] for id_ in ids if id_ in self._ended}
-        if asked := [id_ for id_ in ids if id_ not in read]:
-            read |= {entry["requestId"]: _request(entry) for entry in self._calls.statuses(asked)}
-        self._ended = {id_: request for id_, request in read.items() if request.has_ended}
+    def _read_requests(self, known: Mapping[str, Request], named: Mapping[str, NodeRecord]) -> dict[str, SlurmRequest]:
+        """Return the requests that intent has or a record names. Raises ScriptFailed."""
+        read = {id_: self._ended[id_] for id_ in known if id_ in self._ended}
+        if asked := [*(known.keys() | {record.request for record in named.values()}) - read.keys()]:
+            answers = self._calls.statuses(asked)
+            read |= {one["requestId"]: _request(one, known.get(one["requestId"])) for one in answers}
+        self._ended = {id_: request for id_, request in read.items() if request.has_ended and id_ in known}
         return read
 
 
@@ -244,9 +273,11 @@ def _scontrol(*arguments: str) -> str:
     return run_program_of_source(["scontrol", *arguments], CALL_SECONDS, MOST_BYTES)
 
 
-def _request(entry: Mapping[str, Any]) -> SlurmRequest:
-    """Return the request in an entry of getRequestStatus."""
-    machines = entry["machines"]
-    failed = (one["message"] for one in machines if one["result"] == "fail" and one["message"])
+def _request(entry: Mapping[str, Any], request: Request | None) -> SlurmRequest:
+    """Return the request in an entry of getRequestStatus. ``request``: as intent has it; None if it does not."""
+    machines, has_ended = entry["machines"], entry["status"] in ENDED
+    failed = [one["message"] for one in machines if one["result"] == "fail"]
     running = {one["machineId"]: one["privateIpAddress"] or "" for one in machines if one["result"] == "succeed"}
-    return SlurmRequest(entry["requestId"], entry["status"] in ENDED, entry["message"] or next(failed, ""), running)
+    template, count = (request.template, request.count) if request else ("", 0)
+    coming = 0 if has_ended else max(0, count - len(failed) - len(running))
+    return SlurmRequest(has_ended, entry["message"] or next(filter(None, failed), ""), running, template, coming)

@@ -51,11 +51,11 @@ class SlurmNodes(Located):
                 rows = {node: record._asdict() for node, record in records.items()}
                 replace(self.path, json.dumps(rows).encode(), check=lock.check)
 
-    def change(self, before: Mapping[str, NodeRecord], after: Mapping[str, NodeRecord]) -> None:
+    def change(self, before: Mapping[str, NodeRecord], after: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
         """Replace the records that differ between ``before`` and ``after``, except records that another process has
-        changed since ``before`` was read. Raises StateError."""
+        changed since ``before`` was read. Return the record of each node. Raises StateError."""
         with self.changing() as records:
-            for node in {*before, *after}:
-                if records.get(node) == before.get(node):
-                    records.pop(node, None)
-                    records |= {node: after[node]} if node in after else {}
+            for node in [node for node in {**before, **after} if records.get(node) == before.get(node)]:
+                records.pop(node, None)
+                records |= {node: after[node]} if node in after else {}
+            return records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from provisioner.demand import slurm_power
 from provisioner.demand.slurm_power import (
+    CALL_SECONDS,
     MOST_NODES,
     OFF,
     OUR_REASON,
@@ -36,22 +37,26 @@ A0, A1, B0 = f"hf-{A}-000000", f"hf-{A}-000001", f"hf-{B}-000000"
 
 
 def node(name: str, states: str = "IDLE+CLOUD+POWERING_UP", host: str = "", address: str = "") -> SlurmNode:
-    return SlurmNode(name, frozenset(states.split("+")), host or name, address or host or name, "")
+    return SlurmNode(name, frozenset(states.split("+")), host or name, address or host or name, "", "Small")
 
 
-def request(id_: str, *machines: str, ended: bool = False, message: str = "") -> SlurmRequest:
-    return SlurmRequest(id_, ended, message, {name: f"10.0.0.{number}" for number, name in enumerate(machines)})
+def request(
+    id_: str, *machines: str, ended: bool = False, message: str = "", template: str = "Small", coming: int = 0
+) -> tuple[str, SlurmRequest]:
+    addresses = {name: f"10.0.0.{number}" for number, name in enumerate(machines)}
+    return id_, SlurmRequest(ended, message, addresses, template, coming)
 
 
 def concluded(
     records: Mapping[str, NodeRecord],
     nodes: list[SlurmNode],
-    requests: list[SlurmRequest],
+    requests: list[tuple[str, SlurmRequest]],
     lost: Mapping[str, Loss] | None = None,
-    returned: frozenset[str] = frozenset(),
+    returned: Set[str] = frozenset(),
+    unserved: Set[str] = frozenset(),
 ) -> Decision:
-    by_id = {one.id: one for one in requests}
-    return decide(Condition(records, {one.name: one for one in nodes}, by_id, lost or {}, returned))
+    by_name = {one.name: one for one in nodes}
+    return decide(Condition(records, by_name, dict(requests), lost or {}, returned, unserved))
 
 
 def test_a_machine_that_runs_becomes_the_nodes_machine() -> None:
@@ -71,7 +76,7 @@ def test_an_address_that_slurm_has_is_not_sent_again() -> None:
 
 
 def test_a_machine_without_an_address_is_reached_by_its_name() -> None:
-    nameless = SlurmRequest(A, False, "", {A0: ""})
+    nameless = A, SlurmRequest(False, "", {A0: ""})
     decision = concluded({"n1": NodeRecord(A)}, [node("n1")], [nameless])
     assert decision.updates == [Update("n1", address=A0, host=A0)]
     assert concluded(decision.records, [node("n1", host=A0)], [nameless]).updates == []
@@ -112,7 +117,7 @@ def test_a_machine_that_an_operator_returned_ends_its_node() -> None:
     records = {"n1": NodeRecord(A, A0)}
     decision = concluded(records, [node("n1", "IDLE+CLOUD", A0)], [request(A, A0)], returned=frozenset({A0}))
     assert [(update.state, update.reason) for update in decision.updates] == [
-        ("POWER_DOWN_FORCE", f"{OUR_REASON}machine {A0}: returned")
+        ("POWER_DOWN_FORCE", f"{OUR_REASON}machine lost: returned")
     ]
     assert decision.returns == []
 
@@ -124,15 +129,71 @@ def test_a_node_that_boots_gets_the_machine_that_replaces_its_own() -> None:
     assert decision.updates == [Update("n1", address="10.0.0.0", host=A1)]
     at_work = concluded(records, [node("n1", "ALLOCATED+CLOUD", A0)], replaced)
     assert [(one.state, one.reason) for one in at_work.updates] == [
-        ("POWER_DOWN_FORCE", f"{OUR_REASON}machine {A0}: gone")
+        ("POWER_DOWN_FORCE", f"{OUR_REASON}machine lost: gone")
     ]
     assert at_work.returns == [A1]
 
 
-def test_nodes_of_a_request_that_intent_does_not_have_are_left_alone() -> None:
-    """The request is newer than what was read of intent, or has left the files."""
+def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
+    """A request leaves only after all its machines are gone, and no list names them as lost any more."""
     records = {"n1": NodeRecord(A), "n2": NodeRecord(B, B0)}
-    assert concluded(records, [node("n1"), node("n2", "ALLOCATED+CLOUD", B0)], []) == Decision([], records, [])
+    left = [request(A, ended=True, message="unknown"), request(B, ended=True, message="unknown")]
+    decision = concluded(records, [node("n1"), node("n2", "ALLOCATED+CLOUD", B0)], left)
+    assert [(one.node, one.state, one.reason) for one in decision.updates] == [
+        ("n1", "DOWN", f"{OUR_REASON}unknown"),
+        ("n1", "POWER_DOWN", f"{OUR_REASON}unknown"),
+        ("n2", "POWER_DOWN_FORCE", f"{OUR_REASON}machine lost: gone"),
+    ]
+
+
+def test_an_answer_that_waits_to_be_published_again_ends_no_node() -> None:
+    """The status was lost, so that the script says that the request runs and names no machine."""
+    records = {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
+    decision = concluded(records, [node("n1", "ALLOCATED+CLOUD", A0), node("n2", host=A1)], [request(A, coming=2)])
+    assert decision == Decision([], records, [])
+
+
+def test_machines_that_are_lost_together_end_their_nodes_for_one_reason() -> None:
+    names = [f"hf-{A}-{number:06d}" for number in range(500)]
+    records = {f"c{number}": NodeRecord(A, name) for number, name in enumerate(names)}
+    nodes = [node(f"c{number}", "ALLOCATED+CLOUD", name) for number, name in enumerate(names)]
+    decision = concluded(records, nodes, [request(A, *names)], dict.fromkeys(names, Loss(0, "preempted")))
+    assert len(decision.updates) == 500
+    assert {one.reason for one in decision.updates} == {f"{OUR_REASON}machine lost: preempted"}
+
+
+# --- nodes that boot without a record -------------------------------------------------------------------------------
+
+
+def test_a_node_without_a_record_gets_a_spare_machine_of_its_template() -> None:
+    """A slurm_resume was killed between the request and the records."""
+    requests = [request(B, B0, template="Big"), request(A, A0, A1)]
+    decision = concluded({"n1": NodeRecord(A)}, [node("n1"), node("n2")], requests, unserved={"n2"})
+    assert decision.records == {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
+    assert decision.returns == [B0]
+    assert [(one.node, one.host) for one in decision.updates] == [("n1", A0), ("n2", A1)]
+
+
+def test_a_node_without_a_record_waits_for_a_machine_that_no_other_node_will_get() -> None:
+    requests = [request(A, coming=2), request(B, coming=1, template="Big")]
+    nodes = [node("n1"), node("n2"), node("n3")]
+    decision = concluded({"n1": NodeRecord(A)}, nodes, requests, unserved={"n2", "n3"})
+    assert decision.records == {"n1": NodeRecord(A), "n2": NodeRecord(A)}
+    assert [(one.node, one.state) for one in decision.updates] == [("n3", "DOWN"), ("n3", "POWER_DOWN")]
+
+
+@pytest.mark.parametrize("lost", [{A0: Loss(0, "preempted")}, {}])
+def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(lost: Mapping[str, Loss]) -> None:
+    """Without a loss, the machine has started as another node, so its slurmd has this node's name."""
+    nodes = [node("n1"), node("n2", "IDLE+CLOUD+POWERING_DOWN", A0 if not lost else "")]
+    decision = concluded({}, nodes, [request(A, A0, ended=True)], lost, unserved={"n1"})
+    reason = f"{OUR_REASON}slurm_resume recorded no request; see its log"
+    assert decision == Decision([A0], {}, [Update("n1", "DOWN", reason), Update("n1", "POWER_DOWN", reason)])
+
+
+def test_a_node_without_a_record_has_time_until_the_next_step() -> None:
+    """The call of slurm_resume may be on its way."""
+    assert concluded({}, [node("n1")], [request(A, coming=1)]) == Decision([], {}, [])
 
 
 @pytest.mark.parametrize("states", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", ""])
@@ -160,13 +221,21 @@ def test_records_that_were_lost_are_made_again_from_the_host_names() -> None:
     assert decision == Decision([A1], {"n1": NodeRecord(A, A0)}, [])
 
 
+def test_an_older_copy_of_the_records_costs_no_node_its_machine() -> None:
+    nodes = [node("n1", "ALLOCATED+CLOUD", A1, "10.0.0.1"), node("n2")]
+    decision = concluded({"n1": NodeRecord(A), "n2": NodeRecord(A)}, nodes, [request(A, A0, A1)])
+    assert (decision.records, decision.returns) == ({"n1": NodeRecord(A, A1), "n2": NodeRecord(A, A0)}, [])
+
+
 def test_a_node_is_used_again_unless_an_operator_set_it_down() -> None:
-    reasons = ["ResumeTimeout reached [slurm@2026-11-27T20:40:00]", f"{OUR_REASON}stockout", "bad disk [root@x]"]
+    when = "[slurm@2026-11-27T20:40:00]"
+    reasons = [f"{words} {when}" for words in ("ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted")]
+    reasons += [f"{OUR_REASON}stockout", "bad disk [root@x]"]
     nodes = [
         SlurmNode(f"n{number}", frozenset({"DOWN", "CLOUD", "POWERED_DOWN"}), "n", "n", reason)
         for number, reason in enumerate(reasons)
     ]
-    assert concluded({}, nodes, []).updates == [Update("n0", "RESUME"), Update("n1", "RESUME")]
+    assert concluded({}, nodes, []).updates == [Update(f"n{number}", "RESUME") for number in range(4)]
     still = [one._replace(states=one.states - {"POWERED_DOWN"} | {"POWERING_DOWN"}) for one in nodes]
     assert concluded({}, still, []).updates == []
 
@@ -181,10 +250,11 @@ ALL = [A0, A1, B0]
 
 @st.composite
 def conditions(draw: st.DrawFn) -> Condition:
-    requests = {}
+    requests = dict[str, SlurmRequest]()
     for id_, names in MACHINES.items():
         running = draw(st.sets(st.sampled_from(names)))
-        requests[id_] = request(id_, *sorted(running), ended=draw(st.booleans()))
+        ended, coming = draw(st.booleans()), draw(st.integers(0, 2))
+        requests |= [request(id_, *sorted(running), ended=ended, coming=0 if ended else coming)]
     machines = iter(draw(st.permutations(ALL)))
     records = {}
     for name in draw(st.sets(st.sampled_from(NAMES))):
@@ -195,7 +265,9 @@ def conditions(draw: st.DrawFn) -> Condition:
         for name in draw(st.sets(st.sampled_from(NAMES)))
     }
     lost = {name: Loss(draw(st.sampled_from([0, 60])), "preempted") for name in draw(st.sets(st.sampled_from(ALL)))}
-    return Condition(records, nodes, requests, lost, frozenset(draw(st.sets(st.sampled_from(ALL)))))
+    unserved = {name for name, one in nodes.items() if name not in records and "POWERING_UP" in one.states}
+    again = unserved & draw(st.sets(st.sampled_from(NAMES)))
+    return Condition(records, nodes, requests, lost, draw(st.sets(st.sampled_from(ALL))), again)
 
 
 @given(conditions())
@@ -222,7 +294,8 @@ def test_a_node_that_goes_on_keeps_its_machine(now: Condition) -> None:
 def test_a_second_step_in_the_same_condition_changes_no_record(now: Condition) -> None:
     """A crash after the records were written repeats only updates."""
     first = decide(now)
-    again = decide(now._replace(records=first.records, returned=now.returned | set(first.returns)))
+    unserved = now.unserved - first.records.keys()
+    again = decide(now._replace(records=first.records, returned=now.returned | set(first.returns), unserved=unserved))
     assert again.records == first.records
     assert again.returns == []
 
@@ -239,16 +312,16 @@ LISTING = (
 
 
 def test_nodes_are_read_from_scontrols_lines() -> None:
-    (one, partitions), (two, none) = parse_nodes(LISTING + "\nNo nodes in the system\n")
+    one, two = parse_nodes(LISTING + "\nNo nodes in the system\n", SlurmFile({}, {"night": "Small"}))
     assert one == SlurmNode(
         "c1",
         frozenset({"DOWN", "CLOUD", "POWERED_DOWN"}),
         A0,
         "10.0.0.7",
         "ResumeTimeout reached State=x [slurm@2026-11-27T20:40:00]",
+        "Small",
     )
-    assert partitions == ["grid", "night"]
-    assert (two.host, two.address, two.states, none) == ("c2", "c2", {"FUTURE"}, [""])
+    assert (two.host, two.address, two.states, two.template) == ("c2", "c2", frozenset({"FUTURE"}), "")
 
 
 # --- the step ---------------------------------------------------------------------------------------------------------
@@ -257,8 +330,8 @@ def test_nodes_are_read_from_scontrols_lines() -> None:
 class Scripts(HostFactory):
     """HostFactory's scripts, with the given answers."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__({}, directory)
+    def __init__(self) -> None:
+        super().__init__({})
         self.entries: dict[str, dict[str, Any]] = {}
         self.asked: list[list[str]] = []
         self.returned: list[str] = []
@@ -269,7 +342,8 @@ class Scripts(HostFactory):
             return {"requestId": "ret-cccccccccc"}
         assert script == "getRequestStatus"
         self.asked.append([one["requestId"] for one in document["requests"]])
-        return {"requests": [self.entries[id_] for id_ in self.asked[-1]]}
+        unknown = {"status": "complete_with_error", "message": "unknown", "machines": []}
+        return {"requests": [self.entries.get(id_, {"requestId": id_, **unknown}) for id_ in self.asked[-1]]}
 
 
 def entry(id_: str, status: str, *machines: tuple[str, str, str]) -> dict[str, Any]:
@@ -289,8 +363,10 @@ class Slurm:
 
     def __init__(self, directory: Path) -> None:
         self.listing, self.refusal = "", ""
+        self.seconds, self.call_seconds = 0.0, 0.0
+        """Virtual time, and how much of it a change takes."""
         self.changes: list[str] = []
-        self.hf = Scripts(directory)
+        self.hf = Scripts()
         self.records = SlurmNodes(str(directory / SLURM_NODES_FILE))
         self.state = StateDir(directory)
         settings = SlurmFile({}, {"grid": "Small"})
@@ -303,13 +379,14 @@ class Slurm:
         if argv[1:] == ["--all", "--oneliner", "show", "nodes"]:
             return self.listing
         self.changes.append(" ".join(argv[1:]))
+        self.seconds += self.call_seconds
         if "nodename=bad" in argv:
             raise SourceError("Invalid node name")
         return ""
 
-    def ask(self, id_: str, account: str = RC_ACCOUNT) -> None:
+    def ask(self, id_: str, account: str = RC_ACCOUNT, count: int = 1) -> None:
         """Record a request in intent."""
-        row = {"template": "Small", "count": 1, "created_wall": 0.0, "rc_account": account}
+        row = {"template": "Small", "count": count, "created_wall": 0.0, "rc_account": account}
         self.state.intent.add({"requests": {id_: row}}, create_for="demoinst")
 
     def list(self, *nodes: tuple[str, str]) -> None:
@@ -325,6 +402,7 @@ class Slurm:
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     made = Slurm(tmp_path)
     monkeypatch.setattr(slurm_power, "run_program_of_source", made.run)
+    monkeypatch.setattr(slurm_power, "monotonic", lambda: made.seconds)
     return made
 
 
@@ -351,7 +429,7 @@ def test_a_step_reads_acts_and_asks_only_for_what_has_not_ended(slurm: Slurm) ->
     assert slurm.records.read()["c1"] == NodeRecord(A, A0)
     slurm.hf.entries[A] = entry(A, "running", (A0, "succeed", ""), (A1, "succeed", ""))
     slurm.power.step()
-    assert slurm.hf.asked == [[A, B], [A]]
+    assert [sorted(asked) for asked in slurm.hf.asked] == [[A, B], [A]]
     assert slurm.hf.returned == [A1]
 
 
@@ -364,7 +442,7 @@ def test_a_refused_change_does_not_hinder_the_others(slurm: Slurm) -> None:
     slurm.state.status.write({}, {B0: Loss(0, "deleted")})
     slurm.power.step()
     assert len(slurm.changes) == 3
-    assert slurm.changes[-1] == f"update nodename=c1 state=POWER_DOWN_FORCE reason={OUR_REASON}machine {B0}: deleted"
+    assert slurm.changes[-1] == f"update nodename=c1 state=POWER_DOWN_FORCE reason={OUR_REASON}machine lost: deleted"
 
 
 def test_many_nodes_are_changed_in_several_calls(slurm: Slurm) -> None:
@@ -387,9 +465,83 @@ def test_a_listing_without_nodes_is_no_reason_to_return_machines(slurm: Slurm, l
     assert slurm.records.read() == {"c1": NodeRecord(A, A0)}
 
 
-def test_a_silent_slurmctld_ends_the_step(slurm: Slurm) -> None:
+def test_requests_are_polled_while_slurmctld_is_silent(slurm: Slurm) -> None:
+    """Requests that are not polled count as forgotten, and their machines are deleted."""
     slurm.ask(A)
+    slurm.hf.entries = {A: entry(A, "running")}
     slurm.refusal = "Unable to contact slurm controller"
-    with pytest.raises(SourceError, match="Unable to contact slurm controller"):
+    for _ in range(2):
+        with pytest.raises(SourceError, match="Unable to contact slurm controller"):
+            slurm.power.step()
+    assert slurm.hf.asked == [[A], [A]]
+
+
+def test_a_request_that_left_intent_is_asked_for_again_although_it_had_ended(slurm: Slurm) -> None:
+    """Its machine was lost after the retention time, so no list names the machine."""
+    slurm.record(c1=NodeRecord(A, A0))
+    slurm.list(("c1", "ALLOCATED+CLOUD"))
+    slurm.hf.entries = {A: entry(A, "complete", (A0, "succeed", ""))}
+    slurm.ask(A)
+    slurm.power.step()
+    slurm.changes.clear()
+    slurm.state.intent.remove([A])
+    slurm.hf.entries.clear()
+    slurm.power.step()
+    assert slurm.changes == [f"update nodename=c1 state=POWER_DOWN_FORCE reason={OUR_REASON}machine lost: gone"]
+
+
+def test_nodes_whose_records_were_lost_while_they_booted_get_the_machines_of_their_request(slurm: Slurm) -> None:
+    slurm.list(("c1", UP), ("c2", UP))
+    slurm.ask(A, count=2)
+    slurm.hf.entries = {A: entry(A, "running", (A1, "executing", ""))}
+    slurm.power.step()
+    assert slurm.records.read() == {}
+    slurm.power.step()
+    assert slurm.records.read() == {"c1": NodeRecord(A), "c2": NodeRecord(A)}
+    slurm.hf.entries = {A: entry(A, "running", (A0, "succeed", ""), (A1, "executing", ""))}
+    slurm.power.step()
+    assert (slurm.records.read()["c1"], slurm.hf.returned) == (NodeRecord(A, A0), [])
+
+
+def test_a_node_that_slurm_resume_refused_powers_down_in_the_second_step(slurm: Slurm) -> None:
+    slurm.list(("c1", UP))
+    slurm.power.step()
+    assert slurm.changes == []
+    slurm.power.step()
+    reason = f"{OUR_REASON}slurm_resume recorded no request; see its log"
+    assert slurm.changes == [f"update nodename=c1 state={state} reason={reason}" for state in ("DOWN", "POWER_DOWN")]
+
+
+def test_a_node_that_slurm_suspends_during_the_step_is_not_changed(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.record(c1=NodeRecord(A), c2=NodeRecord(A))
+    slurm.list(("c1", UP), ("c2", UP))
+    slurm.ask(A)
+    slurm.hf.entries = {A: entry(A, "complete", (A0, "succeed", ""), (A1, "succeed", ""))}
+    change = SlurmNodes.change
+
+    def change_late(records: SlurmNodes, *both: Mapping[str, NodeRecord]) -> Mapping[str, NodeRecord]:
+        with records.changing() as current:
+            current["c1"] = NodeRecord(B)
+        return change(records, *both)
+
+    monkeypatch.setattr(SlurmNodes, "change", change_late)
+    slurm.power.step()
+    assert [text.split()[1] for text in slurm.changes] == ["nodename=c2"]
+
+
+@pytest.mark.parametrize(("seconds", "changes"), [(CALL_SECONDS, 1), (CALL_SECONDS / 2, 2)])
+def test_a_slow_slurmctld_ends_the_step_after_a_call_of_the_longest_time(
+    slurm: Slurm, seconds: float, changes: int
+) -> None:
+    slurm.call_seconds = seconds
+    ids = [f"{letter}bbbbbbbbb" for letter in "abcde"]
+    for number, id_ in enumerate(ids):
+        slurm.record(**{f"c{number}": NodeRecord(id_)})
+        slurm.ask(id_)
+        slurm.hf.entries[id_] = entry(id_, "complete_with_error", ("", "fail", f"stockout: {id_}"))
+    slurm.list(*((f"c{number}", UP) for number in range(len(ids))))
+    with pytest.raises(SourceError, match="the next step makes the other changes"):
         slurm.power.step()
-    assert slurm.hf.asked == []
+    assert len(slurm.changes) == changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from provisioner.hostfactory import slurm_file
 from provisioner.state.directory import SLURM_NODES_FILE, StateDir
 from provisioner.state.errors import StateError
 from provisioner.state.intent_file import IntentStore
+from provisioner.state.kube.shards import PART
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
 from tests.support.hostfactory.in_process import Here
 
@@ -78,6 +80,14 @@ def test_a_repeated_resume_requests_only_what_is_new(slurm: Slurm) -> None:
     for hostlist in ("c[1-2]", "c[1-2]", "c[2-3]"):
         assert slurm.program("slurm_resume", hostlist)[0] == 0
     assert slurm.requests() == [("T1", 2, "slurm"), ("T1", 1, "slurm")]
+
+
+def test_a_request_has_no_more_machines_than_one_shard_serves(slurm: Slurm) -> None:
+    """Intent has the parts of a request that spans shards, but not the id that the program gets."""
+    (slurm.conf / slurm_file.FILE).write_text('{"nodes": {"c[1-250]": "T1"}}')
+    assert slurm.program("slurm_resume", "c[1-250]")[0] == 0
+    assert [count for _, count, _ in slurm.requests()] == [PART, PART, 50]
+    assert set(Counter(record.request for record in slurm.records.read().values()).values()) == {PART, 50}
 
 
 def test_a_node_without_a_template_does_not_hinder_the_others(slurm: Slurm) -> None:

@@ -37,8 +37,8 @@ def test_a_change_keeps_what_another_process_has_written_since(nodes: SlurmNodes
     before = {"n1": ONE, "n2": ONE, "n3": ONE}
     with nodes.changing() as records:
         records |= {"n1": ONE, "n2": THREE, "n4": TWO}
-    nodes.change(before, {"n1": TWO, "n2": TWO})
-    assert nodes.read() == {"n1": TWO, "n2": THREE, "n4": TWO}
+    after = nodes.change(before, {"n1": TWO, "n2": TWO})
+    assert nodes.read() == after == {"n1": TWO, "n2": THREE, "n4": TWO}
     nodes.change({"n1": TWO}, {})
     assert nodes.read() == {"n2": THREE, "n4": TWO}
 
