@@ -119,9 +119,16 @@ class Head:
         return {actor["name"] for actor in answer["data"]["result"]["result"] if actor["state"] != "DEAD"}
 
     def program(self, name: str) -> int:
-        """Return the process id of the program of a job that a backend has submitted."""
+        """Wait for the program of a job that a backend has submitted, and return its process id.
+
+        Ray shows the job as RUNNING before the program has begun.
+        """
         own = f"HF_MACHINE_NAME={name}".encode()
-        return next(process for process, line, has in _processes() if line.startswith(b"sleep") and own in has)
+        return until(
+            lambda: next((one for one, line, has in _processes() if line.startswith(b"sleep") and own in has), 0),
+            60.0,
+            what=f"the program of {name}",
+        )
 
     def _takes_jobs(self) -> bool:
         assert self._process is not None
