@@ -11,16 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from provisioner.backends import (
-    Backend,
-    BackendError,
-    Finding,
-    MachineSize,
-    Rehearsing,
-    Severity,
-    Sized,
-    Timed,
-)
+from provisioner.backends import Backend, BackendError, Finding, MachineSize, Rehearsing, Severity, Sized, Timed
 from provisioner.backends.place_clock import clock_message
 from provisioner.backends.proxies_and_authorities import ending_authorities, prepare
 from provisioner.backends.registry import close, get_kind, usable_backends

@@ -83,8 +83,7 @@ COMMANDS = (
         is_in_lab=True,
     ),
     CommandEntry(
-        "demand",
-        "Request and return machines as HostFactory does: as many as the sources in demand.yaml want.",
+        "demand", "Request and return machines as HostFactory does: as many as the sources in demand.yaml want."
     ),
     CommandEntry("init", "Create intent.json in a new state directory.", ("initializeDB",), "init_and_trim"),
     CommandEntry("status", "Show what the state files hold."),

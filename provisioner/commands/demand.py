@@ -19,7 +19,7 @@ from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.commands.demand_metrics import DemandMetrics
 from provisioner.commands.run import parse_address
 from provisioner.commands.shared_options import FINE, PROBLEM, find_store, open_states, settings
-from provisioner.demand.service import DemandService, PreviewedCalls
+from provisioner.demand.service import DemandService, PreviewedCalls, Report
 from provisioner.demand.settings import FILE, load, load_both
 from provisioner.demand.slurm_power import SlurmPower
 from provisioner.hostfactory import templates
@@ -31,6 +31,7 @@ from provisioner.state.directory import SLURM_NODES_FILE
 from provisioner.state.errors import LockTimeout
 from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.locks import LockFile, describe_holder, identity
+from provisioner.state.protocols import State
 from provisioner.state.slurm_nodes import SlurmNodes
 from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
@@ -75,13 +76,7 @@ def run(options: argparse.Namespace) -> int:
                     calls.check()
                     power.step()
             metrics.show(report)
-            if options.once:
-                report.next_at = None
-            if options.once or options.dry_run:
-                print(json.dumps(asdict(report)), flush=True)
-            if not options.dry_run:
-                with report.noted_problems():
-                    states[0].write_demand(asdict(report))
+            _publish(options, states[0], report)
             if options.once:
                 return PROBLEM if report.problem or any(one["problem"] for one in report.sources.values()) else FINE
             time.sleep(demand.interval_seconds)
@@ -111,6 +106,16 @@ def _only_service(directories: Directories) -> Iterator[HostFactory]:
         if lease is not None:
             lease.release()
         lock.release()
+
+
+def _publish(options: argparse.Namespace, state: State, report: Report) -> None:
+    if options.once:
+        report.next_at = None
+    if options.once or options.dry_run:
+        print(json.dumps(asdict(report)), flush=True)
+    if not options.dry_run:
+        with report.noted_problems():
+            state.write_demand(asdict(report))
 
 
 def _serve(listen: str, metrics: DemandMetrics, interval: float, around: Settings) -> None:

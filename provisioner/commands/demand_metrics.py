@@ -46,9 +46,8 @@ class DemandMetrics(Group):
             self.last_step.set(report.at)
         if not report.sources:
             return
-        tables = {"wanted": self.wanted, "asked": self.asked, "running": self.running, "idle": self.idle}
-        for key, table in tables.items():
-            table.replace({template: numbers[key] for template, numbers in report.templates.items()})
+        for key in ("wanted", "asked", "running", "idle"):
+            getattr(self, key).replace({template: numbers[key] for template, numbers in report.templates.items()})
         self._read_at = {name: source["read_at"] or self.started for name, source in report.sources.items()}
         self.failures.replace({name: source["failures"] for name, source in report.sources.items()})
         self.unfit.replace({name: sum(source["unfit"].values()) for name, source in report.sources.items()})

@@ -193,8 +193,8 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
         elif wanted < asked and frozen:
             reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {frozen}")
         elif wanted < asked:
-            highest = max(level for _, level in kept[template])
-            surplus = max(0, asked - highest) if kept[template][0][0] <= since else 0
+            times, numbers = zip(*kept[template], strict=True)
+            surplus = max(0, asked - max(numbers)) if times[0] <= since else 0
             own = [name for name in free if ours.running[name].template == template]
             chosen = own[: min(surplus, shares[template])]
             returns += chosen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -90,19 +90,22 @@ def load(path: Path, provider: Provider) -> Demand:
             sources[str(name)] = source
     settings, found = validate(Demand, document | {"sources": sources}, file, "")
     limits = settings.templates if settings is not None else {}
-    named = [(f"sources.{name}.template", id_) for name, one in sources.items() for id_ in sorted(one.templates())]
-    named += [(f"templates.{id_}", id_) for id_ in limits]
-    known = [template.id for template in provider.templates]
-    problems += found
-    for where, id_ in named:
-        if id_ not in known:
-            problems.append(Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}"))
-    for id_, one in limits.items():
-        if one.least > one.most:
-            problems.append(Problem(file, f"templates.{id_}.least", format_expected(f"at most {one.most}", one.least)))
+    problems += [*found, *_find_contradictions(sources, limits, [template.id for template in provider.templates], file)]
     if settings is None or problems:
         raise ConfigError(problems)
     return settings
+
+
+def _find_contradictions(
+    sources: Mapping[str, SourceSettings], limits: Mapping[str, TemplateDemand], known: Collection[str], file: str
+) -> Iterator[Problem]:
+    named = [(f"sources.{name}.template", id_) for name, one in sources.items() for id_ in sorted(one.templates())]
+    for where, id_ in [*named, *((f"templates.{id_}", id_) for id_ in limits)]:
+        if id_ not in known:
+            yield Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}")
+    for id_, one in limits.items():
+        if one.least > one.most:
+            yield Problem(file, f"templates.{id_}.least", format_expected(f"at most {one.most}", one.least))
 
 
 def _source(body: object, file: str, where: str, around: Surroundings) -> tuple[SourceSettings | None, list[Problem]]:

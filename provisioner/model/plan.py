@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from provisioner.model.enums import (
-    DESIRED,
-    NEVER,
-    DeleteReason,
-    DistrustReason,
-    ErrorClass,
-    Failure,
-    PendingReason,
-)
+from provisioner.model.enums import DESIRED, NEVER, DeleteReason, DistrustReason, ErrorClass, Failure, PendingReason
 from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, Window
 
 

@@ -12,16 +12,7 @@ from provisioner.lab.cloud.world import World
 from provisioner.lab.virtual.place import LOST_ANSWER, Member, Place
 from provisioner.lab.virtual.scenario import ObservationMode
 from provisioner.loop.batch_threads import Batch, Results
-from provisioner.model import (
-    Action,
-    Create,
-    Delete,
-    ErrorClass,
-    Failure,
-    Machine,
-    Outcome,
-    Snapshot,
-)
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, Outcome, Snapshot
 
 
 class VirtualBackend:

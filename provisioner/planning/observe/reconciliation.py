@@ -255,9 +255,7 @@ def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Ma
         was_seen=True, absent_since=None, fingerprint=machine.fingerprint, is_strayed=machine.is_strayed
     )._replace(
         deletion=done._replace(
-            is_gone=False,
-            reason=done.reason or DeleteReason.FAILED,
-            hindrance=machine.hindrance or done.hindrance,
+            is_gone=False, reason=done.reason or DeleteReason.FAILED, hindrance=machine.hindrance or done.hindrance
         )
     )
     if changed != slot:

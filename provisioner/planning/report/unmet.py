@@ -9,17 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from provisioner.model import (
-    DESIRED,
-    NEVER,
-    Deferral,
-    ErrorClass,
-    PendingReason,
-    RequestRecord,
-    Slot,
-    Unmet,
-    Verdict,
-)
+from provisioner.model import DESIRED, NEVER, Deferral, ErrorClass, PendingReason, RequestRecord, Slot, Unmet, Verdict
 from provisioner.planning.allocate.budget import format_used_up_budget
 from provisioner.planning.allocate.capacity import Capacity
 from provisioner.planning.core.draft import Draft
