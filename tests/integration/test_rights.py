@@ -69,7 +69,7 @@ def test_nothing_is_granted_that_is_never_called(
         for spec in (ZONAL, REGIONAL):
             life_in_a_group(cloud, spec)
         life_in_a_namespace(cloud, tmp_path)
-        assert Kubernetes(kubeconfig=cloud.kubeconfig).open().read(FLEET).wanted == {}
+        assert Kubernetes(kubeconfig=cloud.kubeconfig).read(FLEET).wanted == {}
     call_by_name(tmp_path)
     life_of_a_subscription(monkeypatch)
     used = {rights.needed(call) for call in calls} - {""}
