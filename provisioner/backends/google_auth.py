@@ -133,8 +133,8 @@ def _unusable_file_message(key_file: Path | None) -> str:
 
 def _one_line(error: Exception) -> str:
     """Return the library's message on one line. Some of its errors contain a text and another error."""
-    said = error.args[0] if error.args and isinstance(error.args[0], str) else error
-    return " ".join(str(said).split()).rstrip(".")
+    message = error.args[0] if error.args and isinstance(error.args[0], str) else error
+    return " ".join(str(message).split()).rstrip(".")
 
 
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
@@ -215,8 +215,8 @@ class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: igno
 def plain_http_advice(endpoint: str, otherwise: str) -> str:
     """Return advice on a plain HTTP server that wants credentials. ``otherwise``: the end of the advice, for operators
     who do not want HTTPS."""
-    said = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
-    return f"{said}: let the pool's 'endpoint' begin with https://, or {otherwise}"
+    problem = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
+    return f"{problem}: let the pool's 'endpoint' begin with https://, or {otherwise}"
 
 
 class GoogleToken:

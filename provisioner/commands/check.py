@@ -30,7 +30,7 @@ from provisioner.settings.definitions import Settings
 from provisioner.settings.warnings import find_size_warnings, find_warnings
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
-from provisioner.state.marker_files import ReadContent, Side
+from provisioner.state.marker_files import ConfigMark, Side
 from provisioner.telemetry.pool_windows import format_count
 
 WHO: Mapping[Side, str] = {"scripts": "HostFactory's scripts", "loop": "the loop"}
@@ -84,7 +84,7 @@ def stale_read_warnings(provider: Provider) -> list[str]:
     Return an empty list if no state directory is known, or if the state directory does not record what the scripts and
     the loop have read.
     """
-    read: Mapping[Side, Sequence[ReadContent]] = {}
+    read: Mapping[Side, Sequence[ConfigMark]] = {}
     with suppress(DirectoryError, StateError):
         read = StateDir(Directories(os.environ).state).config.read()
     paths = (provider.config_path, provider.templates_path)

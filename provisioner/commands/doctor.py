@@ -78,7 +78,7 @@ PARTS = {
 order of the output."""
 
 
-class Answer(NamedTuple):
+class PartResult(NamedTuple):
     """The output of one of the commands that doctor runs, or the result of one of doctor's own checks (disk and
     clock)."""
 
@@ -96,8 +96,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--bundle",
         type=Path,
         metavar="FILE",
-        help="also write a .tar.gz for support: all answers, state files, journal, configuration and the scripts' log, "
-        "without secrets; no pod spec, no kubeconfig",
+        help="also write a .tar.gz for support: this output, state files, journal, configuration and the scripts' log, "
+        "without secrets, pod specs and kubeconfigs",
     )
     add_shared(command, "output")
 
@@ -113,11 +113,11 @@ def run(options: argparse.Namespace) -> int:
     for part, words in PARTS.items():
         command = [sys.executable, "-m", "provisioner", *words.split()]
         questions[part] = partial(ask, part, f"provisioner {words}", command, environment)
-    answers = [*all_at_once(questions, "parts").values(), disk(environment), clock(environment)]
-    document = {"parts": [answer._asdict() for answer in answers], "bundle": str(options.bundle or "")}
+    results = [*all_at_once(questions, "parts").values(), disk(environment), clock(environment)]
+    document = {"parts": [one._asdict() for one in results], "bundle": str(options.bundle or "")}
     if options.bundle:
-        write_bundle(options.bundle, answers, environment)
-    return show(options, document, doctor_lines, fine=all(answer.fine for answer in answers))
+        write_bundle(options.bundle, results, environment)
+    return show(options, document, doctor_lines, fine=all(one.fine for one in results))
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
@@ -134,47 +134,47 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
     return environment
 
 
-def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> Answer:
-    """Run a command, and return its output under the heading ``part``. The answer is fine if the exit code is 0. A
+def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> PartResult:
+    """Run a command, and return its output under the heading ``part``. The result is fine if the exit code is 0. A
     command that does not end within ``SECONDS`` counts as a problem. ``seen_as``: the command as an operator types
     it."""
-    answer = partial(Answer, part, seen_as)
+    part_result = partial(PartResult, part, seen_as)
     try:
         result = subprocess.run(
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return answer(False, f"no answer within {SECONDS:.0f} s")
+        return part_result(False, f"no answer within {SECONDS:.0f} s")
     except OSError as error:
-        return answer(False, f"it did not start: {error.strerror}")
+        return part_result(False, f"the program did not start: {error.strerror}")
     errors = [line for line in result.stderr.splitlines() if not line.startswith(WAITING)]
-    return answer(result.returncode == 0, (result.stdout + "\n".join(errors)).strip())
+    return part_result(result.returncode == 0, (result.stdout + "\n".join(errors)).strip())
 
 
-def disk(environment: Mapping[str, str]) -> Answer:
+def disk(environment: Mapping[str, str]) -> PartResult:
     """Check that the disk of the state directory has enough free space and can be written."""
-    answer = partial(Answer, "disk", "df")
+    part_result = partial(PartResult, "disk", "df")
     try:
         directories = Directories(environment)
         if find_store(environment) and not environment.get("HF_PROVIDER_WORKDIR"):
-            return answer(True, "the state is in a Kubernetes API, and no directory is set for the journal")
+            return part_result(True, "the state is in a Kubernetes API, and no directory is set for the journal")
         path = directories.state
         free = shutil.disk_usage(path).free
     except OSError as error:
-        return answer(False, f"{path}: {error.strerror}")
+        return part_result(False, f"{path}: {error.strerror}")
     except (DirectoryError, TemplatesError, StateError) as error:
-        return answer(False, str(error))
+        return part_result(False, str(error))
     if (refusal := StateDir(path).find_write_error()) and not is_denied(refusal):
-        return answer(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
+        return part_result(False, f"{path}: cannot be written: {refusal.strerror}. {advice_message(refusal)}")
     text = f"{path}: {free / 1e6:.0f} MB free"
     advice = f"free some space, because below {LEAST_FREE / 1e6:.0f} MB requests may be refused soon"
-    return answer(True, text) if free >= LEAST_FREE else answer(False, f"{text}; {advice}")
+    return part_result(True, text) if free >= LEAST_FREE else part_result(False, f"{text}; {advice}")
 
 
-def clock(environment: Mapping[str, str]) -> Answer:
+def clock(environment: Mapping[str, str]) -> PartResult:
     """Compare this host's clock with the clock of the state's file system or API server. The clocks of the clouds are
     compared by ``check --live``."""
-    answer = partial(Answer, "clock of the state against this host's", "date")
+    part_result = partial(PartResult, "clock of the state against this host's", "date")
     try:
         directories = Directories(environment)
         if (store := find_store(environment)) is None:
@@ -185,16 +185,16 @@ def clock(environment: Mapping[str, str]) -> Answer:
             path, now = api.name, api.call("GET", f"{leases(api.namespace)}/none").at
         ahead = now - time.time()
     except (DirectoryError, TemplatesError, StateError) as error:
-        return answer(False, str(error))
+        return part_result(False, str(error))
     except OSError as error:
-        return answer(is_denied(error), f"{path}: the time of its file system cannot be read: {error.strerror}")
+        return part_result(is_denied(error), f"{path}: the time of its file system cannot be read: {error.strerror}")
     text = f"{path}: its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     is_close = abs(ahead) <= MOST_SECONDS
-    return answer(is_close, text if is_close else f"{text}; synchronize both (chronyc tracking)")
+    return part_result(is_close, text if is_close else f"{text}; synchronize both (chronyc tracking)")
 
 
 def doctor_lines(document: Document) -> Iterator[str]:
-    """Yield the lines for a terminal: one line for each answer that is fine, and the problems of every other answer."""
+    """Yield the lines for a terminal: one line for each result that is fine, and the problems of every other result."""
     for one in document["parts"]:
         lines = [line for line in one["text"].splitlines() if not line.startswith("fine: ")]
         if one["fine"]:
@@ -212,15 +212,13 @@ def doctor_lines(document: Document) -> Iterator[str]:
 # --- the bundle -------------------------------------------------------------------------------------------------------
 
 
-def write_bundle(path: Path, answers: Sequence[Answer], environment: Mapping[str, str]) -> None:
-    """Write a new file ``path`` (the bundle) with the answers, and with configuration, state, journal and log, without
+def write_bundle(path: Path, results: Sequence[PartResult], environment: Mapping[str, str]) -> None:
+    """Write a new file ``path`` (the bundle) with the results, and with configuration, state, journal and log, without
     secrets. Only the owner may read the bundle. Raises UsageError."""
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
-    contents |= {
-        re.sub(r"\W+", "-", answer.part) + ".txt": remove_withheld(mask_secrets(answer.text)) for answer in answers
-    }
+    contents |= {re.sub(r"\W+", "-", one.part) + ".txt": remove_withheld(mask_secrets(one.text)) for one in results}
     contents["versions.txt"] = versions()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, BUNDLE_MODE)

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     unknown_by_pool = intent_recovery.pools_of_unknown(plan, observations)
     pool_status, calls = _pool_status(options, state), read_script_calls(state)
     effects = release_fields(memory, pool_status, calls, time.time(), unknown_by_pool)
-    effects["release_asked"] = state.recovery_asked()
+    effects["release_asked"] = state.release_asked()
     document = recovery_document(plan, observations, effects)
     releases = options.release_brake and plan.releases(applied=options.apply)
     document["moved"] = intent_recovery.apply_recovery(state, plan) if options.apply else ()
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     show(options, document, recovery_lines)
     sys.stdout.flush()  # print the effects before the release begins, so that the operator has read them
     if releases:
-        state.ask_recovery()
+        state.ask_release()
     if options.output == "text":
         print(f"  {document['outcome']}")
     is_brake_kept = options.release_brake and plan.keeps_brake(applied=options.apply)

@@ -33,7 +33,7 @@ TERMINATED = 143
 PODS, INSTANCES, SPILLED, PREEMPTED = 30, 20, 6, 3
 
 
-class NotHeldError(Exception):
+class StepFailed(Exception):
     """Raised if a step did not have the effect that it should have. The text describes the observed state."""
 
 
@@ -79,7 +79,7 @@ class Show:
 
 
 class Demo:
-    """All steps in order. A step raises NotHeldError if the cloud does not show the expected state."""
+    """All steps in order. A step raises StepFailed if the cloud does not show the expected state."""
 
     title = "the main job on the embedded cloud"
     summary = (
@@ -155,7 +155,7 @@ class Demo:
         self.show.steps.append(step)
         try:
             yield step
-        except (NotHeldError, PlaygroundError, ScriptFailed) as error:
+        except (StepFailed, PlaygroundError, ScriptFailed) as error:
             step.state, step.note = "✗", str(error)
             raise
         finally:
@@ -164,17 +164,17 @@ class Demo:
 
     def _hold(self, true: bool, otherwise: str) -> None:
         if not true:
-            raise NotHeldError(otherwise)
+            raise StepFailed(otherwise)
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + STEP_SECONDS
         while not condition():
             if time.monotonic() > deadline:
-                raise NotHeldError(f"not within {STEP_SECONDS:.0f} s: {what}")
+                raise StepFailed(f"not within {STEP_SECONDS:.0f} s: {what}")
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
-        """Poll as HF does, until the request ends. Raise NotHeldError if its status is not ``complete``."""
+        """Poll as HF does, until the request ends. Raise StepFailed if its status is not ``complete``."""
         entry: dict[str, Any] = {}
 
         def ended() -> bool:
@@ -216,7 +216,7 @@ def show_demo(play: Demo, console: Console) -> int:
         with Live(get_renderable=play.show.render, console=console, refresh_per_second=4):
             play.play()
         console.print()
-    except (NotHeldError, PlaygroundError, ScriptFailed) as error:
+    except (StepFailed, PlaygroundError, ScriptFailed) as error:
         play.cloud.kept = True
         kept = f"Logs and state are kept in {play.cloud.directory}"
         console.print(Text(f"The step failed: {error}. {kept}", style="red"))

@@ -193,8 +193,8 @@ class Playground:
     def _url_of(self, process: subprocess.Popen[str]) -> str:
         """Return the URL that the loop of this process has logged; empty if the loop has not logged the URL yet."""
         for line in (self.logs / "run.log").read_text().splitlines():
-            if STARTED in line and (said := json.loads(line)).get("pid") == process.pid:
-                return str(said["metrics"]).removesuffix("/metrics")
+            if STARTED in line and (entry := json.loads(line)).get("pid") == process.pid:
+                return str(entry["metrics"]).removesuffix("/metrics")
         return ""
 
     def _start(self, command: str, *arguments: str, out: int = subprocess.DEVNULL) -> subprocess.Popen[str]:

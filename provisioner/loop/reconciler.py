@@ -174,7 +174,7 @@ class Reconciler:
 
     def _load_and_release_brake(self, observations: Mapping[str, Observation], now: float) -> None:
         """Load intent and memory. Write memory at once if intent is lost or an operator has released the brake."""
-        is_asked = self._state.take_recovery()  # before intent is read, because an operator writes intent first
+        is_asked = self._state.take_release()  # before intent is read, because an operator writes intent first
         try:
             self._load(observations, now)
         except (StateMissing, StateUnreadable) as error:
@@ -183,7 +183,7 @@ class Reconciler:
         if is_asked and (memory := self.memory) is not None:
             if memory.brake is None or memory.brake.since < now:  # no operator has seen a brake of this cycle
                 self._record(release_brake(memory), now)
-            self._state.recovery_done()
+            self._state.forget_release()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
         """Record memory, because `recover` rebuilds intent from it. Latch the brake if intent is lost."""

@@ -289,8 +289,8 @@ class Startup:
                 f"that HostFactory has: {', '.join(sorted(self.distrusted))}."
             )
         # An operator's earlier release of the brake does not apply to the rebuilt memory.
-        self._state.take_recovery()
-        self._state.recovery_done()
+        self._state.take_release()
+        self._state.forget_release()
         self._missed_at = None
         recovery_inputs = replace(recovery_inputs, life=self._state.memory.begin_life())
         return rebuild_memory(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)

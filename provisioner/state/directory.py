@@ -103,8 +103,8 @@ class StateFiles:
                 f"{path}: no such directory: the working directory is gone. "
                 "Give HF_PROVIDER_WORKDIR or --state-dir as an absolute path."
             ) from error
-        self._recovery = os.path.join(self.path, "recover")
-        self._taken_recovery = f"{self._recovery}.taken"
+        self._release = os.path.join(self.path, "recover")
+        self._taken_release = f"{self._release}.taken"
 
     def sizes(self) -> Mapping[str, int]:
         """Return the size in bytes of each file that grows with use, by name. Files that do not exist are left out."""
@@ -199,25 +199,25 @@ class StateDir(StateFiles):
         seen = lock.holder(), beat.last_beat(), beat.silent_now()
         return LifeSigns(*seen, lock.fate(), Heartbeat(lock.path).last_beat(), lock.stopped_message(), held)
 
-    def ask_recovery(self) -> None:
+    def ask_release(self) -> None:
         """Record that an operator asks the loop to release the brake. Raises StateUnwritable."""
-        atomic.replace(self._recovery, b"", durable=False)
+        atomic.replace(self._release, b"", durable=False)
 
-    def recovery_asked(self) -> bool:
+    def release_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake."""
-        return os.path.exists(self._recovery) or os.path.exists(self._taken_recovery)
+        return os.path.exists(self._release) or os.path.exists(self._taken_release)
 
-    def take_recovery(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. ``recovery_done`` later forgets this
+    def take_release(self) -> bool:
+        """Return True if an operator has asked the loop to release the brake. ``forget_release`` later forgets this
         release, and no release that an operator asks for meanwhile. Raises StateUnwritable."""
-        with writing(self._recovery), suppress(FileNotFoundError):
-            os.replace(self._recovery, self._taken_recovery)
-        return os.path.exists(self._taken_recovery)
+        with writing(self._release), suppress(FileNotFoundError):
+            os.replace(self._release, self._taken_release)
+        return os.path.exists(self._taken_release)
 
-    def recovery_done(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported.
+    def forget_release(self) -> None:
+        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
         Raises StateUnwritable."""
-        atomic.remove(self._taken_recovery)
+        atomic.remove(self._taken_release)
 
     # --- the scripts' calls -------------------------------------------------------------------------------------------
 

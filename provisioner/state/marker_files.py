@@ -85,7 +85,7 @@ longer holds the lock (released), holds the lock, or holds the lock and waits fo
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
-    "If a loop runs, it works on another state{}: compare its STATE, HF_PROVIDER_WORKDIR or --state-dir with this one"
+    "If a loop runs, it uses another state{}: compare its STATE, HF_PROVIDER_WORKDIR or --state-dir with this one"
 )
 
 
@@ -197,11 +197,11 @@ contents show which side has read the newer content."""
 MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
-class ReadContent(NamedTuple):
-    """A content of HF's two files that scripts or loop have read: its digests, and the moment of the last read in ns by
-    the file system's clock."""
+class ConfigMark(NamedTuple):
+    """A mark: the digests of a content of HF's two files that scripts or loop have read."""
 
     at: int
+    """Moment of the last read, in ns by the file system's clock."""
     digests: Digests
 
 
@@ -222,14 +222,14 @@ class ConfigMarks(Located):
         StateError."""
         touch_within(os.path.join(self.path, "-".join((side, *digests))))
 
-    def read(self) -> Mapping[Side, Sequence[ReadContent]]:
+    def read(self) -> Mapping[Side, Sequence[ConfigMark]]:
         """Return the contents that each side has read, the newest first. Raises StateError."""
-        contents_of: dict[Side, list[ReadContent]] = {side: [] for side in SIDES}
+        contents_of: dict[Side, list[ConfigMark]] = {side: [] for side in SIDES}
         for name in names_in(self.path):
             facts = stat_file(os.path.join(self.path, name))
             if facts is not None and (parts := re.fullmatch(MARK, name)):
                 contents_of["loop" if parts[1] == "loop" else "scripts"].append(
-                    ReadContent(facts.st_mtime_ns, Digests(parts[2], parts[3]))
+                    ConfigMark(facts.st_mtime_ns, Digests(parts[2], parts[3]))
                 )
         return {side: sorted(contents, reverse=True) for side, contents in contents_of.items()}
 
@@ -248,7 +248,7 @@ class ConfigMarks(Located):
                 remove(os.path.join(self.path, "-".join((side, *content.digests))))
 
 
-def differences(read: Mapping[Side, Sequence[ReadContent]]) -> list[Difference]:
+def differences(read: Mapping[Side, Sequence[ConfigMark]]) -> list[Difference]:
     """Return each of HF's two files of which the two sides have read different contents. The function is pure.
 
     A difference is proven only if the last read of the scripts is later than the loop's last read. An earlier read does

@@ -292,15 +292,15 @@ class State(Protocol):
     def seconds_since_intent(self) -> float:
         """Return the seconds from intent's last write to the loop's last sign of life; 0 if unknown."""
 
-    def recovery_asked(self) -> bool:
+    def release_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake."""
 
-    def take_recovery(self) -> bool:
+    def take_release(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. Intent that is read after this call has
         all records that the operator wrote before asking."""
 
-    def recovery_done(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported. A
+    def forget_release(self) -> None:
+        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported. A
         release that an operator asked for later stays."""
 
     def sizes(self) -> Mapping[str, int]:

@@ -76,7 +76,7 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
         pool_status=pool_status,
         signs=signs._replace(later_directory=later),
         calls=read_script_calls(state),
-        release_asked=state.recovery_asked(),
+        release_asked=state.release_asked(),
         holds=current_holds(state, remembered),
         refusal=_write_problem(state, signs.holder),
         differing=state.config_differences(),

@@ -492,15 +492,15 @@ def test_a_release_is_asked_once(script: ScriptState, store: Store) -> None:
     ask(script)
     loop = store.loop()
     lead(loop)
-    assert not loop.recovery_asked()
-    store.loop().ask_recovery()  # type: ignore[attr-defined]
-    assert loop.recovery_asked()
-    assert loop.take_recovery()
-    loop.recovery_done()
-    assert not loop.recovery_asked()
-    assert not loop.take_recovery()
-    loop.recovery_done()
-    assert not loop.recovery_asked()
+    assert not loop.release_asked()
+    store.loop().ask_release()  # type: ignore[attr-defined]
+    assert loop.release_asked()
+    assert loop.take_release()
+    loop.forget_release()
+    assert not loop.release_asked()
+    assert not loop.take_release()
+    loop.forget_release()
+    assert not loop.release_asked()
 
 
 def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: ScriptState, store: Store) -> None:
@@ -508,15 +508,15 @@ def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: Script
     ask(script)
     loop = store.loop()
     lead(loop)
-    store.loop().ask_recovery()  # type: ignore[attr-defined]
-    assert loop.take_recovery()
-    store.loop().ask_recovery()  # type: ignore[attr-defined]
+    store.loop().ask_release()  # type: ignore[attr-defined]
+    assert loop.take_release()
+    store.loop().ask_release()  # type: ignore[attr-defined]
     with suppress(StateStale):
-        loop.recovery_done()
-    assert loop.recovery_asked()
-    assert loop.take_recovery()
-    loop.recovery_done()
-    assert not loop.recovery_asked()
+        loop.forget_release()
+    assert loop.release_asked()
+    assert loop.take_release()
+    loop.forget_release()
+    assert not loop.release_asked()
 
 
 def test_the_history_is_found_again(loop: State, script: ScriptState) -> None:

@@ -51,7 +51,7 @@ class Leases:
 
     def steps_from(self, version: str) -> list[str]:
         """Return the calls of a cache that lists, goes on from another version, and is current at the end."""
-        self.cache.stop()
+        self.cache.stop_following()
         before, cache = len(self.calls()), ObjectCache(self._server, self.path)
         cache.step()
         cache.resource_version = version
@@ -67,11 +67,11 @@ class Leases:
 def leases(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[Leases]:
     made = Leases(space, proxy, tmp_path)
     made.add("a")
-    made.cache.start()
+    made.cache.start_following()
     made.cache.wait_synced(SECONDS)
     until(lambda: made.calls() == ["list", "watch"], SECONDS, what="the watch begins")
     yield made
-    made.cache.stop()
+    made.cache.stop_following()
 
 
 def test_a_watch_is_followed_also_if_it_is_cut_again_and_again(leases: Leases, proxy: Proxy) -> None:

@@ -529,7 +529,7 @@ class Simulation:
             plan = intent_recovery.plan_recovery(files, names, PREFIX, PROVISIONER)
             intent_recovery.apply_recovery(self.hf, plan)
             if plan.releases(applied=True):
-                self.hf.ask_recovery()
+                self.hf.ask_release()
             self.judge.too_many = False
             self.judge.accepted = set(self.judge.orphans)
 

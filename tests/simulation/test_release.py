@@ -16,11 +16,11 @@ from tests.simulation.stores import STORES, KubeStore
 @pytest.mark.parametrize(
     ("part", "step"),
     [
-        ("_state", "take_recovery"),
+        ("_state", "take_release"),
         ("_intent", "read"),
         ("_startup", "memory"),
         ("_memory_file", "record"),
-        ("_state", "recovery_done"),
+        ("_state", "forget_release"),
         ("_publisher", "publish"),
         ("_intent", "forget"),
     ],
@@ -42,7 +42,7 @@ def test_a_release_in_the_middle_of_a_cycle_is_not_lost(store: str, part: str, s
             sim.lose(["intent"], put_back=True, restarted=False)
         sim.run(15.0, 15)
         assert has_brake(sim)
-        sim.hf.ask_recovery()  # too early, because the lost request is not written yet
+        sim.hf.ask_release()  # too early, because the lost request is not written yet
         place = getattr(sim.life.reconciler, part)
         original, recovered = getattr(place, step), []
 
@@ -60,7 +60,7 @@ def test_a_release_in_the_middle_of_a_cycle_is_not_lost(store: str, part: str, s
         assert recovered
         sim.run(120.0, 15)
         assert not has_brake(sim)
-        assert not sim.hf.recovery_asked()
+        assert not sim.hf.release_asked()
 
 
 def has_brake(sim: Simulation) -> bool:

@@ -34,15 +34,15 @@ def _bar(runs: int, console: Console) -> Iterator[Callable[[Result], None]]:
 
 
 def _lines(runs: int, console: Console) -> Callable[[Result], None]:
-    began = said = time.monotonic()
+    began = printed_at = time.monotonic()
     ended = 0
 
     def show(result: Result) -> None:
-        nonlocal said, ended
+        nonlocal printed_at, ended
         ended += 1
         now = time.monotonic()
-        if now - said >= LINE_SECONDS:
-            said = now
+        if now - printed_at >= LINE_SECONDS:
+            printed_at = now
             text = f"{ended} of {runs} runs in {now - began:.0f} s; the last: {_name(result)}"
             console.print(text, highlight=False, soft_wrap=True)
 

@@ -346,12 +346,12 @@ class VirtualState:
     def seconds_since_intent(self) -> float:
         return 0.0
 
-    def recovery_asked(self) -> bool:
+    def release_asked(self) -> bool:
         return False
 
-    take_recovery = recovery_asked
+    take_release = release_asked
 
-    def recovery_done(self) -> None: ...
+    def forget_release(self) -> None: ...
 
     def sizes(self) -> Mapping[str, int]:
         return {}

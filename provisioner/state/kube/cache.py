@@ -58,11 +58,11 @@ class ListedObjects:
         self.restores = 0
         """Number of restores of etcd that were noticed: lists with a lower version than the list before."""
 
-    def start(self) -> None:
+    def start_following(self) -> None:
         """Begin to follow the objects, in a subclass. This class lists the objects at each check instead."""
 
-    def stop(self) -> None:
-        """End the work that ``start`` began."""
+    def stop_following(self) -> None:
+        """End the work that ``start_following`` began."""
 
     def wait_synced(self, seconds: float) -> None:
         """Wait for the end of the first list, at most ``seconds``. Raises StateError if the list failed or has not
@@ -118,11 +118,11 @@ class ObjectCache(ListedObjects):
         self._stream: Watch | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {path.partition('?')[0]}", daemon=True)
 
-    def start(self) -> None:
+    def start_following(self) -> None:
         """Begin to list and watch."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop_following(self) -> None:
         """End the stream and the thread."""
         self._closing.set()
         if (stream := self._stream) is not None:

@@ -36,7 +36,7 @@ class ProvisionerObject:
         self._written: Item | None = None
         """The object as last written by this process; None if it has written none."""
         self._taken = ""
-        """Version of the object in which ``take_recovery`` last found a release that an operator asks for; empty if the
+        """Version of the object in which ``take_release`` last found a release that an operator asks for; empty if the
         object contained none."""
         self._seen = 0
         """Highest generation of the holds that this process has seen."""
@@ -106,23 +106,23 @@ class ProvisionerObject:
                 continue
         raise StateStale(f"{self._path}: others changed it {TRIES} times at the same moment. Try again.")
 
-    def ask_recovery(self) -> None:
+    def ask_release(self) -> None:
         """Record that an operator allows the loop to release the brake. Raises StateError."""
         number = os.urandom(4).hex()  # so that each request changes the object
         self.patch({"spec": {"release": f"asked on {os.uname().nodename}, {number}"}})
 
-    def recovery_asked(self) -> bool:
+    def release_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. Raises StateError."""
         return bool((self.latest() or {}).get("spec", {}).get("release"))
 
-    def take_recovery(self) -> bool:
-        """Return what ``recovery_asked`` returns, and keep the object's version for ``recovery_done``."""
-        found = self.latest() if self.recovery_asked() else None
+    def take_release(self) -> bool:
+        """Return what ``release_asked`` returns, and keep the object's version for ``forget_release``."""
+        found = self.latest() if self.release_asked() else None
         self._taken = found["metadata"]["resourceVersion"] if found else ""
         return found is not None
 
-    def recovery_done(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_recovery`` last reported.
+    def forget_release(self) -> None:
+        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
         Raises StateError; Conflict if the object has changed since."""
         if self._taken:
             self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})

@@ -28,7 +28,7 @@ from provisioner.state.kube.objects import ANSWERS, NOTES, REQUESTS, RETURNS, ST
 from provisioner.state.kube.parts import Item, Parts, patch
 from provisioner.state.kube.script_notes import KubeNotes
 from provisioner.state.kube.terminal_answers import KubeTerminalAnswers
-from provisioner.state.marker_files import KEPT, Difference, LifeSigns, ReadContent, differences
+from provisioner.state.marker_files import KEPT, ConfigMark, Difference, LifeSigns, differences
 from provisioner.state.refused_calls import SCRIPTS, Refusals
 
 WATCHED = (REQUESTS, RETURNS, ANSWERS, STATES, NOTES)
@@ -76,8 +76,8 @@ class KubeState:
         self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
         self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
         self.memory.prepare = self.holds.create
-        self.ask_recovery, self.recovery_asked = self.holds.ask_recovery, self.holds.recovery_asked
-        self.recovery_done = self.holds.recovery_done
+        self.ask_release, self.release_asked = self.holds.ask_release, self.holds.release_asked
+        self.forget_release = self.holds.forget_release
         self.intent = KubeIntent(api, provisioner, self._caches, self.memory, threads)
         self.intent.on_restore = self.memory.on_restore = self._note_restore
         self.terminal_answers = KubeTerminalAnswers(api, provisioner, self._caches[ANSWERS], threads)
@@ -86,7 +86,7 @@ class KubeState:
         self._journal = Journal(os.path.join(directory, "journal.jsonl")) if directory else None
         self._pool_status: Mapping[str, object] = {}
         for cache in self._caches.values():
-            cache.start()
+            cache.start_following()
 
     def _note_restore(self) -> None:
         """Treat intent as an old copy, and forget what this process has written, because etcd was restored."""
@@ -103,7 +103,7 @@ class KubeState:
     def close(self) -> None:
         """End the watches."""
         for cache in self._caches.values():
-            cache.stop()
+            cache.stop_following()
 
     # --- history and status -------------------------------------------------------------------------------------------
 
@@ -145,10 +145,10 @@ class KubeState:
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
-    def take_recovery(self) -> bool:
+    def take_release(self) -> bool:
         """Make an old intent current and return True if an operator has asked the loop to release the brake. Return
         False while the watches lack a request that exists. Raises StateError."""
-        self.intent.is_accepted = self.holds.take_recovery() and self.intent.is_complete()
+        self.intent.is_accepted = self.holds.take_release() and self.intent.is_complete()
         return self.intent.is_accepted
 
     def sizes(self) -> Mapping[str, int]:
@@ -219,14 +219,14 @@ class KubeState:
     def config_differences(self) -> list[Difference]:
         """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
         contents. Raises StateError."""
-        loop = [ReadContent(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
+        loop = [ConfigMark(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
         read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]
         for found in self.intent.objects().values():
             metadata = found["metadata"]
             if digests := metadata.get("annotations", {}).get(objects.READ):
                 read.append((datetime.fromisoformat(metadata["creationTimestamp"]).timestamp(), digests))
         newest = sorted(read, reverse=True)
-        scripts = [ReadContent(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
+        scripts = [ConfigMark(int(at * 1e9), Digests(*text.split("-", 1))) for at, text in newest if "-" in text]
         return differences({"scripts": scripts, "loop": loop})
 
     def shown(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from provisioner.lab.cloud.compute.api import Face, Incoming
+from provisioner.lab.cloud.compute.api import ComputeHandlers, Incoming
 from provisioner.lab.cloud.compute.method_table import PATH, Method
 from tests.support.checks.discovery_schema import problems_of_call
 from tests.support.checks.simulators import NOTES
@@ -19,17 +19,17 @@ from tests.support.checks.simulators import NOTES
 GOOGLES_OWN = {"$alt", "returnPartialSuccess"}
 """Parameters that Google's clients send but that are not in the discovery document."""
 
-_reply, _lacks = Face.reply, Face._lacks
+_reply, _lacks = ComputeHandlers.reply, ComputeHandlers._lacks
 
 
-async def reply(self: Face, method: Method, incoming: Incoming) -> tuple[int, str]:
+async def reply(self: ComputeHandlers, method: Method, incoming: Incoming) -> tuple[int, str]:
     """Reply in place of the simulator's own method, and check the response."""
     status, text = await _reply(self, method, incoming)
     note(method.verb, incoming.path, incoming.query, status, text)
     return status, text
 
 
-def lacks(self: Face, verb: str, path: str) -> tuple[int, str]:
+def lacks(self: ComputeHandlers, verb: str, path: str) -> tuple[int, str]:
     """Check the response to a call without a method in the simulator."""
     status, text = _lacks(self, verb, path)
     note(verb, path.removeprefix(PATH), (), status, text)
@@ -47,4 +47,4 @@ def note(verb: str, path: str, query: Iterable[str], status: int, text: str) -> 
 
 def watch() -> None:
     """Check every response of this process's simulators from now on."""
-    Face.reply, Face._lacks = reply, lacks  # type: ignore[method-assign]
+    ComputeHandlers.reply, ComputeHandlers._lacks = reply, lacks  # type: ignore[method-assign]

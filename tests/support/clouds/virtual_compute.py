@@ -19,7 +19,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from provisioner.lab.cloud.compute import api
-from provisioner.lab.cloud.compute.api import METHODS, Dropped, Face, Incoming
+from provisioner.lab.cloud.compute.api import METHODS, ComputeHandlers, Dropped, Incoming
 from provisioner.lab.cloud.compute.group_registry import Groups
 from provisioner.lab.cloud.compute.method_table import PATH, Method
 
@@ -35,7 +35,7 @@ class VirtualWire:
     Several threads may send requests."""
 
     def __init__(self, groups: Groups) -> None:
-        self._face = Face(groups, groups.world)
+        self._handlers = ComputeHandlers(groups, groups.world)
         self._world = groups.world
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class VirtualWire:
         body = request.body or b""
         text = body.decode() if isinstance(body, bytes) else str(body)
         incoming = Incoming(path, parts, dict(parse_qsl(query)), headers, text, ENDPOINT)
-        task = self._loop.create_task(self._face.reply(method, incoming))
+        task = self._loop.create_task(self._handlers.reply(method, incoming))
         end = self._world.now + seconds
         await _turns()
         while not task.done():

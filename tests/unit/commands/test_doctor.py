@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.commands.doctor import Answer, clock, disk, doctor_lines, parts_environment
+from provisioner.commands.doctor import PartResult, clock, disk, doctor_lines, parts_environment
 from provisioner.commands.shared_options import UsageError
 from provisioner.state.opening import KubeStore
 from tests.support.kube_state_server import MemoryApiServer, ObjectServer
@@ -24,9 +24,9 @@ def test_a_state_directory_with_another_time_is_reported(
 ) -> None:
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + seconds)
-    answer = clock({"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_WORKDIR": str(tmp_path)})
-    assert not answer.fine
-    assert re.search(words, answer.text)
+    result = clock({"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_WORKDIR": str(tmp_path)})
+    assert not result.fine
+    assert re.search(words, result.text)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -38,8 +38,8 @@ def test_an_api_server_with_another_time_is_reported(
     monkeypatch.setattr(KubeStore, "api", lambda store: MemoryApiServer(server))
     (tmp_path / "demoprov_config.json").write_text('{"STATE": "kubernetes:hf"}')
     environment = {"HF_PROVIDER_NAME": "demo", "HF_PROVIDER_CONFDIR": str(tmp_path)}
-    answer = clock(environment)
-    assert (answer.fine, "https://memory: its clock is" in answer.text) == (fine, True), answer.text
+    result = clock(environment)
+    assert (result.fine, "https://memory: its clock is" in result.text) == (fine, True), result.text
     assert disk(environment).fine, "no directory is needed"
 
 
@@ -52,7 +52,7 @@ def test_the_place_of_an_api_is_that_of_the_scripts() -> None:
 @pytest.mark.parametrize(("count", "shown"), [(3, 3), (4, 3), (40, 3)])
 def test_three_lines_of_a_part_are_shown_and_the_command_that_shows_all(count: int, shown: int) -> None:
     texts = [f"line {number}" for number in range(count)]
-    part = Answer("state", "provisioner recover", False, "\n".join(texts))._asdict()
+    part = PartResult("state", "provisioner recover", False, "\n".join(texts))._asdict()
     lines = list(doctor_lines({"parts": [part], "bundle": ""}))
     more = [f"        and {count - shown} more lines: provisioner recover"] * (count > shown)
     assert lines == ["PROBLEM  state (provisioner recover):", *(f"        {one}" for one in texts[:shown]), *more]
@@ -66,7 +66,7 @@ def test_the_lines_shown_of_a_part_begin_with_its_first_problem() -> None:
         "  PAUSED pool a",
         "  end",
     ]
-    part = Answer("loop", "provisioner status", False, "\n".join(texts))._asdict()
+    part = PartResult("loop", "provisioner status", False, "\n".join(texts))._asdict()
     assert list(doctor_lines({"parts": [part], "bundle": ""}))[1:] == [
         "          PAUSED pool a",
         "          end",

@@ -198,13 +198,13 @@ def test_it_shows_the_files_writes_them_with_apply_and_leaves_the_brake_as_it_is
     shown = capsys.readouterr().out
     assert "to write back: request aaaaaaaaaa, machines 3, template GkePod" in shown
     assert "To make these changes: provisioner recover --apply" in shown
-    assert (state.intent.read().requests, state.recovery_asked()) == ({}, False)
+    assert (state.intent.read().requests, state.release_asked()) == ({}, False)
     code, document = recover(capsys, "--apply")
     assert (code, document["writes"], document["applied"], document["released"]) == (0, ["intent"], True, False)
     assert state.intent.read().requests["aaaaaaaaaa"].count == 3
     assert run(["recover", "--apply"]) == 0, "there is nothing left to write"
     assert "The brake stays latched. To release it: provisioner recover --release-brake" in capsys.readouterr().out
-    assert not state.recovery_asked()
+    assert not state.release_asked()
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_releasing_has_a_flag_of_its_own(state: StateDir, capsys: pytest.Capture
     code, document = recover(capsys, "--release-brake")
     assert (code, document["released"], document["applied"]) == (0, True, False)
     assert [one["machine"] for one in document["waiting"]] == list(ORPHANS)
-    assert state.recovery_asked()
+    assert state.release_asked()
     run(["recover"])
     assert "A release of the brake was requested" in capsys.readouterr().out
 
@@ -259,7 +259,7 @@ def test_where_no_brake_is_latched_nothing_is_released(state: StateDir, capsys: 
     code, document = recover(capsys, "--release-brake")
     assert (code, document["released"]) == (0, False)
     assert "No brake is latched" in document["outcome"]
-    assert not state.recovery_asked()
+    assert not state.release_asked()
 
 
 @pytest.mark.parametrize(
@@ -298,12 +298,12 @@ def test_both_flags_write_and_release(
     remember(state, replace(LACKS_ONE, generation=7 if is_older else 1))
     assert recover(capsys)[1]["files"]["intent"] == ("older" if is_older else "fine")
     for options in calls:
-        assert not state.recovery_asked()
+        assert not state.release_asked()
         code, document = recover(capsys, *options.split())
         assert code == 0, document
     assert document["released"]
     assert list(state.intent.read().requests) == ["aaaaaaaaaa"]
-    assert state.recovery_asked()
+    assert state.release_asked()
 
 
 def test_a_memory_that_will_be_made_again_has_no_brake_to_release_yet(
@@ -314,7 +314,7 @@ def test_a_memory_that_will_be_made_again_has_no_brake_to_release_yet(
     code, document = recover(capsys, "--apply", "--release-brake")
     assert (code, document["applied"], document["released"]) == (1, True, False)
     assert "you have not seen yet" in document["outcome"]
-    assert not state.recovery_asked()
+    assert not state.release_asked()
 
 
 def test_what_an_old_copy_of_memory_says_of_the_brake_counts_for_nothing(
@@ -327,7 +327,7 @@ def test_what_an_old_copy_of_memory_says_of_the_brake_counts_for_nothing(
     code, shown = recover(capsys)
     assert (code, shown["files"]["memory"], shown["brake"], shown["waiting"]) == (1, "older", None, [])
     code, shown = recover(capsys, "--release-brake")
-    assert (code, shown["released"], state.recovery_asked()) == (1, False, False)
+    assert (code, shown["released"], state.release_asked()) == (1, False, False)
 
 
 def test_before_the_first_loop_there_is_nothing_to_recover(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +341,7 @@ def test_before_the_first_loop_there_is_nothing_to_recover(state: StateDir, caps
     assert run(["recover", "--release-brake"]) == 1
     words = "The brake was not released: no brake is latched. No loop has run on this state directory yet"
     assert words in capsys.readouterr().out
-    assert not state.recovery_asked()
+    assert not state.release_asked()
 
 
 @pytest.mark.parametrize("left", ["status.json", "memory.json.lock", "both of memory's"])

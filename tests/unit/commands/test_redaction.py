@@ -10,7 +10,7 @@ from tarfile import open as open_tar
 import pytest
 
 from provisioner.commands import doctor
-from provisioner.commands.doctor import Answer, write_bundle
+from provisioner.commands.doctor import PartResult, write_bundle
 from provisioner.commands.redaction import WITHHELD, cleaned, mask_secrets
 
 SECRET = "hunter2"
@@ -153,7 +153,7 @@ def bundled(directory: Path, files: Mapping[str, str], *answers: str) -> dict[st
         "HF_PROVIDER_WORKDIR": str(directory / "state"),
         "HF_PROVIDER_LOGDIR": str(directory / "logs"),
     }
-    results = [Answer(f"part {number}", "", False, text) for number, text in enumerate(answers)]
+    results = [PartResult(f"part {number}", "", False, text) for number, text in enumerate(answers)]
     write_bundle(directory / "bundle.tar.gz", results, environment)
     with open_tar(directory / "bundle.tar.gz") as packed:
         return {one.name: packed.extractfile(one).read().decode() for one in packed}  # type: ignore[union-attr]

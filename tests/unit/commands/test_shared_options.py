@@ -103,11 +103,11 @@ def test_recover_makes_lost_requests_again_and_releases_the_brake(
     assert f"to write back: request {id_}" in text
     assert called(capsys, "recover", "--release-brake")[0] == 1, "the request is not made again yet"
     for options in calls:
-        assert not state.recovery_asked()
+        assert not state.release_asked()
         code, text = called(capsys, "recover", *options.split())
         assert code == 0, text
-    assert state.recovery_asked()
-    state.recovery_done()
+    assert state.release_asked()
+    state.forget_release()
     intent, newest = state.intent.read_newest()
     assert (intent.requests.keys(), newest) == ({id_}, intent.generation)
 

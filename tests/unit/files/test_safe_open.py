@@ -55,7 +55,7 @@ USES: dict[str, list[Callable[[StateDir], object]]] = {
     "heartbeat": [lambda state: state.heartbeat.touch()],
     "journal.jsonl": [lambda state: state.journal.append([{"a": 1}])],
     "loop.lock": [lambda state: state.loop_lock.acquire(0), lambda state: state.loop_lock.epoch()],
-    "recover": [lambda state: state.ask_recovery()],
+    "recover": [lambda state: state.ask_release()],
 }
 EACH_USE = pytest.mark.parametrize(
     ("name", "use"),

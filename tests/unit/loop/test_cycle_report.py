@@ -269,7 +269,7 @@ def test_a_small_file_that_the_system_refuses_costs_a_cycle_and_not_the_loop(
     bench.succeed(2)
     bench.state.inventory.write(sorted(bench.place.machines))
     bench.state.heartbeat.touch()
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     Path(bench.state.memory.path).unlink()
     bench.restarted()
     real = getattr(os, call)
@@ -398,7 +398,7 @@ def test_each_trace_by_itself_shows_that_there_was_a_memory(bench: Bench, left: 
 def test_a_release_before_memory_was_lost_releases_no_brake(bench: Bench) -> None:
     bench.succeed(2)
     Path(bench.state.memory.path).unlink()
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.restarted()
     bench.cycle(3)
     assert bench.state.memory.read().brake is not None
@@ -414,7 +414,7 @@ def test_orphans_that_an_operator_released_latch_the_brake_no_more(bench: Bench)
     brake = bench.state.memory.read().brake
     assert brake is not None
     assert brake.reason is BrakeReason.TOO_MANY_ORPHANS
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.cycle(3)
     assert bench.state.memory.read().brake is None
 
@@ -435,7 +435,7 @@ def test_a_release_of_the_brake_covers_orphans_and_unlisted_machines(bench: Benc
     assert bench.reconciler.memory is not None
     seen = {"orphans": {"an-orphan": 0.0}, "unlisted": {"an-unlisted": 0.0}}
     bench.reconciler.memory = alter(bench.reconciler.memory, orphans=seen["orphans"], unlisted=seen["unlisted"])
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.cycle()
     assert set(bench.state.memory.read().orphans.accepted) == {"an-orphan", "an-unlisted"}
 
@@ -463,10 +463,10 @@ def test_the_brake_is_released_only_by_an_operator(bench: Bench) -> None:
     assert bench.reconciler.memory is not None
     assert bench.reconciler.memory.brake is not None
     assert bench.reconciler.memory.brake.reason is BrakeReason.MEMORY_LOST
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.cycle()
     assert bench.state.memory.read().brake is None
-    assert not bench.state.recovery_asked()
+    assert not bench.state.release_asked()
 
 
 def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:

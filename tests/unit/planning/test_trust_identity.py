@@ -197,7 +197,7 @@ def test_an_operator_releases_the_brake_and_two_more_observations_latch_it_again
     assert [other_provisioner_makes(number) for number in range(2)] == [None, BrakeReason.IDENTITY_CONFLICT]
     bench.cycle(300)
     assert not bench.place.deleted, "two provisioners do not fight"
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.cycle(2)
     assert bench.state.memory.read().brake is None
     assert [other_provisioner_makes(number) for number in range(2, 4)] == [None, BrakeReason.IDENTITY_CONFLICT]

@@ -200,7 +200,7 @@ def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
     bench.cycle(60)
     assert bench.cycle().unseen["pool"].error is ErrorClass.INVALID
     assert not bench.state.status.read_lost()
-    bench.state.ask_recovery()
+    bench.state.ask_release()
     bench.cycle(3)
     assert len(bench.state.status.read_lost()) == 12
     known = bench.state.memory.read()

@@ -93,7 +93,7 @@ def test_intent_is_made_again_from_memory_without_what_was_leaving(
     assert state.intent.read().generation == before + 1
     assert made.unknown == (name(1, OTHER),)
     assert len(moved) == (wrong is break_off)
-    assert not state.recovery_asked(), "only an operator releases the brake"
+    assert not state.release_asked(), "only an operator releases the brake"
     add_request(state, TEMPLATE, 1, created_wall=WALL)
 
 
@@ -158,7 +158,7 @@ def test_without_memory_old_intent_given_answers_and_running_names_show_requests
     assert returns == {RETURN: (name(0),)}
     assert state.intent.read().requests[THIRD].created_wall == UNKNOWN_MOMENT, "nothing is ever made for it"
     assert THIRD in state.terminal_answers.ids(), "HF counts as having its machines: they are not cancelled"
-    assert not state.recovery_asked()
+    assert not state.release_asked()
 
 
 def test_where_all_is_lost_the_machines_that_run_are_kept(state: StateDir) -> None:

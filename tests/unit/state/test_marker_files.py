@@ -12,11 +12,11 @@ from provisioner.hostfactory.provider_config import Digests
 from provisioner.state.errors import StateUnreadable
 from provisioner.state.marker_files import (
     KEPT,
+    ConfigMark,
     ConfigMarks,
     Difference,
     Heartbeat,
     LifeSigns,
-    ReadContent,
     Side,
     differences,
 )
@@ -105,8 +105,8 @@ A, B, C = (Digests("00000000", digit * 8) for digit in "abc")
 OTHER = Digests("11111111", "a" * 8)
 
 
-def read(**contents: list[tuple[int, Digests]]) -> dict[Side, list[ReadContent]]:
-    made = {side: sorted((ReadContent(*one) for one in reads), reverse=True) for side, reads in contents.items()}
+def read(**contents: list[tuple[int, Digests]]) -> dict[Side, list[ConfigMark]]:
+    made = {side: sorted((ConfigMark(*one) for one in reads), reverse=True) for side, reads in contents.items()}
     return {"scripts": made.get("scripts", []), "loop": made.get("loop", [])}
 
 

@@ -54,15 +54,15 @@ _TICK = 0.01
 
 def routes(groups: Groups, world: World) -> Sequence[web.RouteDef]:
     """Return the routes below ``/compute/v1/`` and the route of batches."""
-    face = Face(groups, world)
-    served = [web.route(method.verb, PATH + method.path, face.serves(method)) for method in METHODS]
+    handlers = ComputeHandlers(groups, world)
+    served = [web.route(method.verb, PATH + method.path, handlers.serves(method)) for method in METHODS]
     allowed = "zones/{zone}", "regions/{region}"
-    asked = [web.post(f"{BETA}projects/{{project}}/{scope}/{ALLOWED}", face.permissions) for scope in allowed]
+    asked = [web.post(f"{BETA}projects/{{project}}/{scope}/{ALLOWED}", handlers.permissions) for scope in allowed]
     return [
         *served,
         *asked,
-        web.route("*", PATH + "{tail:.*}", face.unknown),
-        web.post("/batch/compute/v1", face.batch),
+        web.route("*", PATH + "{tail:.*}", handlers.unknown),
+        web.post("/batch/compute/v1", handlers.batch),
     ]
 
 
@@ -86,7 +86,7 @@ class Incoming:
 
 
 @dataclass
-class Face:
+class ComputeHandlers:
     """The HTTP handlers of all methods. Calls alone or in a batch pass through ``reply``."""
 
     groups: Groups

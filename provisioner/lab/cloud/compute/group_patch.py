@@ -166,12 +166,12 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
     return left
 
 
-def _calculated(said: Mapping[str, Any], size: int) -> Document:
+def _calculated(limit: Mapping[str, Any], size: int) -> Document:
     """Return a limit of updates as it was given (a fixed number or a percentage), together with the number of machines
     that the limit means for ``size`` machines, rounded up."""
-    if "percent" in said:
-        return {"percent": said["percent"], "calculated": -(-size * said["percent"] // 100)}
-    return {"fixed": said["fixed"], "calculated": said["fixed"]} if "fixed" in said else {"calculated": 0}
+    if "percent" in limit:
+        return {"percent": limit["percent"], "calculated": -(-size * limit["percent"] // 100)}
+    return {"fixed": limit["fixed"], "calculated": limit["fixed"]} if "fixed" in limit else {"calculated": 0}
 
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -249,8 +249,8 @@ def _surge(mig: Mig, name: str) -> Mapping[str, Any]:
     """Return a limit of the MIG's updates. ``name``: ``maxSurge`` or ``maxUnavailable``."""
     at_once = 0 if name == "maxSurge" and mig.spec.replacement_method == "RECREATE" else len(mig.spec.all_zones)
     usual = {"fixed": at_once}
-    said: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual
-    return said
+    limit: Mapping[str, Any] = mig.settings.get("updatePolicy", {}).get(name) or usual
+    return limit
 
 
 def _template(spec: MigSpec, body: Mapping[str, Any], templates: Mapping[str, MigSpec]) -> MigSpec | None:

@@ -101,17 +101,17 @@ class Call:
         return ListCall(self.groups.world, self.method.name, self.path, place or self.place, self.query, self.base)
 
 
-def unknown_project(said: UnknownProject, project: str, method: str) -> ApiError:
-    """Return the error of a call whose project does not exist. ``said``: the switch that chooses the error."""
-    if said is UnknownProject.FORBIDDEN:
+def unknown_project(switch: UnknownProject, project: str, method: str) -> ApiError:
+    """Return the error of a call whose project does not exist. ``switch``: the switch that chooses the error."""
+    if switch is UnknownProject.FORBIDDEN:
         return ApiError(403, "forbidden", f"Required 'compute.{method}' permission for 'projects/{project}'")
     return ApiError(404, "notFound", f"The resource 'projects/{project}' was not found")
 
 
-def unknown_place(said: UnknownPlace, project: str, scope: str) -> ApiError:
-    """Return the error of a call whose zone or region ``scope`` does not exist. ``said``: the switch that chooses the
+def unknown_place(switch: UnknownPlace, project: str, scope: str) -> ApiError:
+    """Return the error of a call whose zone or region ``scope`` does not exist. ``switch``: the switch that chooses the
     error."""
-    if said is UnknownPlace.INVALID:
+    if switch is UnknownPlace.INVALID:
         kind, _, place = scope.partition("/")
         field = kind.removesuffix("s")
         return ApiError(400, "invalid", f"Invalid value for field '{field}': '{place}'. Unknown {field}.")

@@ -107,7 +107,7 @@ class Operation:
     logged: str = ""
     """The operation's name in the audit log; empty for a call on an instance, because a change of an instance is logged
     when it happens."""
-    said: str = ""
+    status_message: str = ""
     """The statusMessage; empty unless Google itself began the operation."""
 
     @property
@@ -138,7 +138,9 @@ class Operation:
             "targetLink": BASE + self.target.path,
             "targetId": self.target.id,
             "status": "DONE" if self.done else "RUNNING",
-            "user": "system" if self.said else f"{project_number(project)}-compute@developer.gserviceaccount.com",
+            "user": "system"
+            if self.status_message
+            else f"{project_number(project)}-compute@developer.gserviceaccount.com",
             "progress": 100 if self.done else 0,
             "insertTime": timestamp(self.inserted),
             "startTime": timestamp(self.inserted if self.started is None else self.started),
@@ -146,8 +148,8 @@ class Operation:
         }
         if self.ended is not None:
             document["endTime"] = timestamp(self.ended)
-        if self.said:
-            document["statusMessage"] = self.said
+        if self.status_message:
+            document["statusMessage"] = self.status_message
         if self.request_id:
             document["clientOperationId"] = self.request_id
         if self.error:
@@ -203,7 +205,7 @@ class Operations:
             self._end(operation, effect, faults)
         return operation
 
-    def happened(self, kind: str, target: Target, said: str) -> None:
+    def happened(self, kind: str, target: Target, status_message: str) -> None:
         """Record an action of Google on an instance as an operation that is done. The method draws no random number."""
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
@@ -215,7 +217,7 @@ class Operations:
             request_id="",
             inserted=now,
             ended=now,
-            said=said,
+            status_message=status_message,
         )
 
     def get(self, project: str, scope: str, name: str) -> Operation:

@@ -77,7 +77,7 @@ _WITHOUT_BODY = ("get", "list", "watch")
 Reply = Awaitable[web.StreamResponse]
 
 
-class Face:
+class ClusterHandlers:
     """The HTTP handlers of a cluster."""
 
     def __init__(self, cluster: Cluster, world: World) -> None:
@@ -309,11 +309,11 @@ def _cut(request: web.Request) -> None:
 
 def routes(cluster: Cluster, world: World) -> Sequence[web.RouteDef]:
     """Return the routes under ``/api``, ``/apis``, ``/openapi`` and the paths of health and version."""
-    face = Face(cluster, world)
+    handlers = ClusterHandlers(cluster, world)
     base, space = "/api/v1/{resource}", "/api/v1/namespaces/{namespace}/{resource}"
     paths = (base, f"{base}/{{name}}", space, f"{space}/{{name}}", f"{space}/{{name}}/{{subresource}}")
-    review = web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", face.review)
-    return [*_discovery(), review, *(web.route("*", path, face.resource) for path in paths), *_unknown()]
+    review = web.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", handlers.review)
+    return [*_discovery(), review, *(web.route("*", path, handlers.resource) for path in paths), *_unknown()]
 
 
 def _discovery() -> list[web.RouteDef]:
@@ -347,4 +347,4 @@ def _unknown() -> list[web.RouteDef]:
     async def respond(_: web.Request) -> web.Response:
         return refusal(no_such_path())
 
-    return [web.route("*", f"/{face}/{{rest:.*}}", respond) for face in ("api", "apis", "openapi")]
+    return [web.route("*", f"/{prefix}/{{rest:.*}}", respond) for prefix in ("api", "apis", "openapi")]

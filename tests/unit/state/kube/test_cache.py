@@ -268,10 +268,10 @@ def remove(api: MemoryApiServer, name: str) -> None:
 def cache(api: MemoryApiServer) -> Iterator[ObjectCache]:
     add(api, "a")
     made = ObjectCache(api, PATH)
-    made.start()
+    made.start_following()
     made.wait_synced(10.0)
     yield made
-    made.stop()
+    made.stop_following()
 
 
 def until_names(cache: ObjectCache, *names: str) -> None:
@@ -315,7 +315,7 @@ def test_an_older_state_that_was_restored_is_seen(api: MemoryApiServer, cache: O
 
 def test_the_thread_ends_with_the_cache(api: MemoryApiServer) -> None:
     made = ObjectCache(api, PATH)
-    made.start()
+    made.start_following()
     made.wait_synced(10.0)
-    made.stop()
+    made.stop_following()
     assert not any(thread.name.startswith("watch /apis") for thread in threading.enumerate())

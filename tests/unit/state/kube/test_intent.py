@@ -104,8 +104,8 @@ def test_a_restored_etcd_makes_intent_old_until_an_operator_accepts_it(site: Sit
     assert id_ not in restored.requests
     assert newest > restored.generation >= intent.generation
     assert loop.memory.signature() != before[0], "so that memory is written again"
-    site.open().ask_recovery()
-    assert loop.take_recovery()
+    site.open().ask_release()
+    assert loop.take_release()
     accepted, newest_accepted = loop.intent.read_newest()
     assert accepted.generation == newest_accepted > newest
 
@@ -114,25 +114,25 @@ def test_a_release_waits_for_a_watch_that_lags_behind_the_requests_of_a_recovery
     loop = site.loop()
     loop.intent.read()
     site.request()
-    site.open().ask_recovery()
+    site.open().ask_release()
     cache = loop._caches[REQUESTS]
     with patch.object(cache, "check"):
-        assert not loop.take_recovery()
+        assert not loop.take_release()
         assert not loop.intent.is_accepted
-    assert loop.recovery_asked()
-    assert loop.take_recovery()
+    assert loop.release_asked()
+    assert loop.take_release()
 
 
 def test_a_release_that_a_restored_etcd_contains_accepts_no_old_intent(site: Site) -> None:
     loop = site.loop()
     loop.intent.read()
-    site.open().ask_recovery()
+    site.open().ask_release()
     old = site.server.snapshot()
     site.patch(STATES, "demo", {"spec": {"release": None}})
     site.request()
     loop.intent.read()
     site.server.restore(old)
-    assert loop.take_recovery(), "the old request for a release"
+    assert loop.take_release(), "the old request for a release"
     intent, newest = loop.intent.read_newest()
     assert newest > intent.generation
 
@@ -173,15 +173,15 @@ def test_a_recovery_makes_requests_again_that_memory_has(site: Site) -> None:
     plan = intent_recovery.plan_recovery(intent_recovery.read_files(operator), (), "hf", "demo")
     assert (plan.writes, plan.latched) == (True, True)
     assert intent_recovery.apply_recovery(operator, plan) == ()
-    operator.ask_recovery()
-    assert loop.take_recovery()
+    operator.ask_release()
+    assert loop.take_release()
     intent = loop.intent.read()
     assert intent.requests.keys() == {id_}
     assert intent.requests[id_].rc_account == "finance"
     assert intent.returns[back].names == ("m1",)
-    loop.recovery_done()
-    assert not loop.recovery_asked()
-    assert not operator.recovery_asked()
+    loop.forget_release()
+    assert not loop.release_asked()
+    assert not operator.release_asked()
 
 
 def test_a_request_that_the_server_refuses_is_not_lost_silently(site: Site) -> None:
