@@ -72,7 +72,8 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return a backend for each pool whose settings lead to a place, and the reason for each other pool.
+    """Return a backend for each pool whose settings lead to a place, and for each other pool the reason
+    why it has none.
 
     Raise MissingExtra if a client is not installed. ``proxies_and_authorities.prepare`` must have been called.
     """

@@ -86,7 +86,8 @@ def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
     """Translate the errors of the ``with`` block or decorated function: raise BackendError of the class ``odd`` if the
     structure of a response is not as documented.
 
-    After a call that changes something, ``odd`` is UNAVAILABLE, because the call may have had its effect.
+    After a call that changes something, ``odd`` is UNAVAILABLE, because the change may have been made although
+    the response cannot be read.
     """
     try:
         yield

@@ -137,10 +137,10 @@ def error_text(row: Row, longest: int | None = None) -> str:
 def _request_line(request: Document) -> str:
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(request["slots"].items()))
     count = sum(one["machines"] for one in request["missing"])
-    missing = f", {count} missing until {format_local_time(request['deadline'])} at the latest" if count else ""
+    ends = f"; {count} missing; the request ends at {format_local_time(request['deadline'])} at the latest"
     return (
-        f"  request {request['id']} ({request['template']}): {request['status']}, "
-        f"{request['running']} of {request['count']} running{missing}; slots: {verdicts or 'none'}"
+        f"  request {request['id']} ({request['template']}): {request['status']}; "
+        f"{request['running']} of {request['count']} machines run{ends if count else ''}; slots: {verdicts or 'none'}"
         f"{': ' + format_printable(request['text']) if request['text'] else ''}"
     )
 

@@ -195,8 +195,8 @@ after an hour, so this delay does no harm."""
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """The activity of HF that the loop has noticed. The activity is not stored, so that after a restart every id counts
-    as just polled. Moments are in loop time."""
+    """The activity of HF that the loop has noticed. The loop keeps it only in its process: after a restart every id
+    counts as just polled. Moments are in loop time."""
 
     polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""

@@ -99,7 +99,7 @@ def pack(manifest: Manifest, files: Mapping[str, Saved]) -> bytes:
     """Return the files and their manifest as .tar.gz."""
     if (size := sum(len(saved.content) for saved in files.values())) > UNPACKED_BYTES:
         raise StateUnreadable(
-            f"the state has {size} bytes, and a dump at most {UNPACKED_BYTES}. Move old journals away."
+            f"the state has {size} bytes, but a dump holds at most {UNPACKED_BYTES}. Move old journals away."
         )
     document = asdict(manifest) | {"files": {name: _describe(saved) for name, saved in files.items()}}
     packed = io.BytesIO()

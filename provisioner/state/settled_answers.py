@@ -95,8 +95,8 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the last entry of the id once for each try, read anew each time. Raises StateStale after the last
-        try."""
+        """Read the id's last entry anew before each attempt to add an entry, and yield it. Raise StateStale after the
+        last attempt."""
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:

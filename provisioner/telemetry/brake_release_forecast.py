@@ -113,7 +113,7 @@ def release_fields(
 ) -> dict[str, Any]:
     """Return the fields ``brake``, ``waiting`` and ``forgotten`` of a ``StatusModel``.
 
-    ``news``: the pools of machines without a request that the loop has not recorded yet, by machine.
+    ``news``: machines that no request explains and that the loop has not recorded yet; each with its pool.
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")

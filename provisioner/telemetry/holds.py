@@ -58,7 +58,7 @@ def _format_hold(one: Document) -> str:
     if one["hold"] == HoldKind.STOP_ALL:
         return "STOPPED: no machine is made or deleted until `provisioner start-all`;"
     if one["hold"] == HoldKind.PAUSE:
-        return f"PAUSED pool {target}: it gets no new machines until `provisioner resume {target}`;"
+        return f"PAUSED pool {target}: the pool gets no new machines until `provisioner resume {target}`;"
     if one["machines"] == 0:
         return f"DRAINED pool {target}: it has no machine left and gets none until `provisioner resume {target}`;"
     left = "" if one["machines"] is None else f", {one['machines']} left"

@@ -303,7 +303,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     yield from demand_alarms(status.demand)
     yield from hold_alarms(status.holds)
     for pool in status.paused:
-        yield f"PAUSED pool {pool}: it gets no new machines until `paused` is taken out of provisioner.yaml"
+        yield f"PAUSED pool {pool}: the pool gets no new machines until `paused` is removed from provisioner.yaml"
     for one in status.refused:
         which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
@@ -339,9 +339,9 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"
         yield f"DOWN {format_count(count, 'machine')} that HostFactory has in pool {one['pool']}, {which}"
     for one, count in _count_by_reason(status.stuck):
-        why = one["text"] or "its place gives no reason; see its node, or its group"
+        why = one["text"] or "the place gives no reason; look at the machine's node or group"
         more = f" and {count - 1} more" if count > 1 else ""
-        yield f"STUCK {one['machine']}{more} in pool {one['pool']}, which should be gone by now: {why}"
+        yield f"STUCK {one['machine']}{more} in pool {one['pool']}, should be gone by now: {why}"
     for request in status.requests:
         if names := request["set_aside"]:
             machines = f"{format_count(len(names), 'machine')} of request {request['id']}, e.g. {names[0]}"

@@ -244,7 +244,7 @@ REASON_WORDS = {
     PendingReason.UNSENT: "not sent yet",
     PendingReason.UNANSWERED: "create not answered yet",
     PendingReason.QUEUED: "queued",
-    PendingReason.TROUBLED: "asked for and not running",
+    PendingReason.TROUBLED: "not running",
     PendingReason.SET_ASIDE: "set aside for an operator to check",
     PendingReason.GIVEN_UP: "given up",
     PendingReason.UNKNOWN: "no loop has published a reason",
@@ -289,4 +289,4 @@ def _format_next_try(one: Document, *, loop_acts: bool) -> str:
         return f"next try in {format_duration(seconds_left)}"
     if one["reason"] == PendingReason.STARTING and one["quiet"]:
         return f"given up at {format_local_time(one['next_try'])}"
-    return f"asked for again in {format_duration(seconds_left)} at the latest"
+    return f"next try in {format_duration(seconds_left)} at the latest"

@@ -142,7 +142,7 @@ def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
 def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_outside(hf: Grid, ask: Ask) -> None:
     hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
-    words = ("not listed, memory succeeded, cloud running: HostFactory does not list it",)
+    words = ("not listed, memory succeeded, cloud running: HostFactory does not list the machine",)
     assert shows(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
     hf.simulator.preempt(machines[0])
     hf.reclaims(machines[0], among=machines)
@@ -166,7 +166,7 @@ def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_ou
 def test_requests_hang_for_a_stock_out(hf: Grid, ask: Ask) -> None:
     hf.fault("stockout")
     hf.request("T2", 1)
-    assert shows(ask, "Requests hang", "missing until", "asked for and not running, stockout since", code=0)
+    assert shows(ask, "Requests hang", "missing; the request ends at", "not running, stockout since", code=0)
     assert shows(
         ask,
         "Stock-out",

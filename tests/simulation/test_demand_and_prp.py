@@ -41,17 +41,24 @@ def steady(jobs_an_hour: int, mean: float, hours: int) -> list[Job]:
 
 
 QUEUES: Mapping[str, Sequence[Job]] = {
-    "3 of two hours": [Job(0, 2 * HOUR)] * 3,
-    "100 of three hours": [Job(0, 3 * HOUR)] * 100,
-    "200 within an hour, of four hours": [Job(18.0 * number, 4 * HOUR) for number in range(200)],
-    "200, of 90 to 360 minutes": [Job(0, 90 * MINUTE * length) for length in (1, 2, 3, 4) for _ in range(50)],
-    "1,000 of an hour": [Job(0, HOUR)] * 1000,
-    "100 an hour, of about an hour": steady(100, HOUR, 8),
-    "40 of 20 minutes each hour": [Job(HOUR * turn, 20 * MINUTE) for turn in range(6) for _ in range(40)],
-    "40 of 10 minutes each 20": [Job(20 * MINUTE * turn, 10 * MINUTE) for turn in range(12) for _ in range(40)],
-    "1,000 of 6 minutes": [Job(0, 6 * MINUTE)] * 1000,
+    "3 jobs of two hours": [Job(0, 2 * HOUR)] * 3,
+    "100 jobs of three hours": [Job(0, 3 * HOUR)] * 100,
+    "200 jobs within an hour, each of four hours": [Job(18.0 * number, 4 * HOUR) for number in range(200)],
+    "200 jobs of 90 to 360 minutes": [Job(0, 90 * MINUTE * length) for length in (1, 2, 3, 4) for _ in range(50)],
+    "1,000 jobs of an hour": [Job(0, HOUR)] * 1000,
+    "100 jobs an hour, each of about an hour": steady(100, HOUR, 8),
+    "40 jobs of 20 minutes every hour": [Job(HOUR * turn, 20 * MINUTE) for turn in range(6) for _ in range(40)],
+    "40 jobs of 10 minutes every 20 minutes": [
+        Job(20 * MINUTE * turn, 10 * MINUTE) for turn in range(12) for _ in range(40)
+    ],
+    "1,000 jobs of 6 minutes": [Job(0, 6 * MINUTE)] * 1000,
 }
-LONG = ["3 of two hours", "100 of three hours", "200 within an hour, of four hours", "200, of 90 to 360 minutes"]
+LONG = [
+    "3 jobs of two hours",
+    "100 jobs of three hours",
+    "200 jobs within an hour, each of four hours",
+    "200 jobs of 90 to 360 minutes",
+]
 """Jobs that last longer than PRP needs to start them."""
 SHORT = [name for name in QUEUES if name not in LONG]
 
@@ -136,7 +143,7 @@ def test_for_short_jobs_more_machines_are_made(name: str) -> None:
     """With PRP, the jobs wait for the machines of other jobs instead."""
     measures = compare(name)
     assert measures["created"][0] > measures["created"][1]
-    assert measures["idle_hours"][0] <= measures["idle_hours"][1] * (1.5 if name == "1,000 of 6 minutes" else 0.7)
+    assert measures["idle_hours"][0] <= measures["idle_hours"][1] * (1.5 if name == "1,000 jobs of 6 minutes" else 0.7)
 
 
 @pytest.mark.parametrize("name", QUEUES)

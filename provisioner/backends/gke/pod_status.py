@@ -180,7 +180,7 @@ def _is_for_spot(pod: Pod) -> bool:
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield the node labels that the pod's affinity requires. If the affinity accepts any value of a label, yield the
-    label with its usual value."""
+    label with the value ``true``, which such labels usually have."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():

@@ -29,7 +29,7 @@ class Project:
     ours. No call is made unless a method needs it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
-        """Prepare the connections. ``pool``: any pool of the project that uses these credentials."""
+        """Prepare the connections. ``pool``: one of the project's pools that use these credentials."""
         self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget

@@ -1,6 +1,6 @@
 """Creates that Compute has received but not decided yet. Observations read the operations of these creates, so that no
-create delays its pool. An operation only shows if the group accepted the names. Names that the group refuses late are
-shown as machines that are gone, with Compute's message, until they are deleted."""
+create delays its pool. An operation tells only whether the group accepted the names. Names that the group refuses late
+are shown as machines that are gone, with Compute's message, until they are deleted."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class UndecidedCreates:
                     self._undecided[name] = self._undecided.pop(name)
 
     def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """Return the refused names as machines. A refused name that is a member was requested twice, and is left
-        out."""
+        """Return the refused names as machines. A refused name that the group has as a member is left out: its first
+        create was accepted, and only the second was refused."""
         now = time.monotonic()
         with self._lock:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}

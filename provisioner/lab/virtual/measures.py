@@ -17,37 +17,43 @@ class Measure(NamedTuple):
 
 TIMES = {
     "t50": Measure("T50\ns", "seconds until half of the wanted machines run and HostFactory has them"),
-    "t90": Measure("T90\ns", "the same for 90 %"),
-    "t100": Measure("T100\ns", "the same for all"),
-    "t90_running": Measure("T90\nruns s", "seconds until 90 % run, whether or not HostFactory has them"),
+    "t90": Measure("T90\ns", "seconds until 90 % of the wanted machines run and HostFactory has them"),
+    "t100": Measure("T100\ns", "seconds until all wanted machines run and HostFactory has them"),
+    "t90_running": Measure(
+        "T90\nruns s", "seconds until 90 % of the wanted machines run, whether or not HostFactory has them"
+    ),
 }
 AMOUNTS = {
     "overshoot": Measure("over-\nshoot", "the largest surplus of machines, as a fraction of the highest demand", 2),
     "calls_per_machine": Measure("calls/\nmachine", "create and delete calls for each machine made", 2),
     "throttled": Measure("throt-\ntled", "fraction of the create and delete calls that the place throttled", 2),
     "unproven_minutes": Measure(
-        "unproven\nmin", "minutes from a machine's create until it runs or ends; sum of all machines"
+        "unproven\nmin", "minutes from each machine's create until the machine runs or ends; sum of all machines"
     ),
-    "idle_hours": Measure("idle\nh", "hours of running machines beyond the wanted number; sum", 1),
-    "cost": Measure("cost", "hours of each machine, times the price of its pool; sum", 1),
+    "idle_hours": Measure("idle\nh", "hours of running machines that are more than wanted; sum of all machines", 1),
+    "cost": Measure("cost", "hours of each machine, times the price of its pool; sum of all machines", 1),
     "created": Measure("made", "machines made"),
 }
 LAWS = {
     "double": Measure("double", "machines made a second time under the same name"),
     "orphan": Measure(
         "or-\nphans",
-        "machines of ours that have had no slot for longer than an orphan may exist; counted at each check",
+        "our machines without a slot that still exist after their grace period; each is counted anew at each check",
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(
         "killed",
-        "running machines that were deleted or reported as gone before HostFactory returned them, or machines not ours",
+        "running machines that were deleted, or reported as gone, before HostFactory returned them; "
+        "machines of others that were deleted; orphans that were deleted within their grace period",
     ),
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
     "hold": Measure("held\nback", "creates and deletes that a hold forbade"),
-    "books": Measure("books", "runs in which the machines made are not the machines gone plus the machines that exist"),
+    "books": Measure(
+        "books",
+        "runs in which the number of machines made is not the number of machines gone plus the number that exist",
+    ),
 }
 PACE = {
     "requests": Measure("requests", "requests that ended"),

@@ -2,9 +2,9 @@
 
 The window grows with each machine that runs, and is halved if most machines of a round fail.
 
-* A round is complete when as many of its machines have run or failed as the window allowed at the round's start, but at
-  most ``ROUND``. Machines that failed in the round count as pending until the round is complete, so that an unproven
-  pool never gets more requests than the window.
+* The window's size at a round's start, at most ``ROUND``, is the size of the round. The round is complete when this
+  many of its machines have run or failed. Machines that failed in the round count as pending until the round is
+  complete, so that an unproven pool never gets more requests than the window.
 * If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
   lost so early, the window closes: only one machine is requested at a time until a machine outlives its first minutes.
 """

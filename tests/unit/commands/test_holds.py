@@ -214,7 +214,7 @@ def test_status_says_who_holds_what_since_when_and_why(state: StateDir, capsys: 
     assert [line for line in lines if f"by {ME} since " in line] == [
         f"STOPPED: no machine is made or deleted until `provisioner start-all`; {by(since[2])}",
         "DRAINED pool b: it has no machine left and gets none until `provisioner resume b`; " + by(since[1]),
-        f"PAUSED pool a: it gets no new machines until `provisioner resume a`; {by(since[0])}",
+        f"PAUSED pool a: the pool gets no new machines until `provisioner resume a`; {by(since[0])}",
         f"cancel of {name(0, OTHER)} asked {by(since[3])}",
     ]
     assert [one["hold"] for one in current_holds(state, HELD)["current"]] == ["pause", "drain", "stop-all", "cancel"]

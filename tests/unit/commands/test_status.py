@@ -141,10 +141,10 @@ def test_a_loop_that_does_not_run_may_work_on_the_directory_where_a_later_one_be
     note = str(tmp_path / f".demo{SUFFIX}")
     desk.leave(PLANNED, TWO_POOLS, note=note)
     signed_off(desk.state)
-    assert "it works on another state: compare" in flat(shown(desk)[1])
+    assert "it uses another state: compare" in flat(shown(desk)[1])
     for directory, words in ((desk.state.path, ": compare"), ("/new", ", and a later one began on /new: compare")):
         add_to_note(note, directory)
-        assert f"it works on another state{words}" in flat(shown(desk)[1])
+        assert f"it uses another state{words}" in flat(shown(desk)[1])
 
 
 @pytest.mark.parametrize(("ago", "code"), [(20.0, 0), (400.0, 1)])
@@ -255,7 +255,7 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
         {"configuration": LastingFailure(0.0, "provisioner.yaml: 1 problem\n  nonsense: unknown setting")},
         f"CONFIGURATION REFUSED since {EPOCH}: the loop keeps the previous one, and would not start with this one; ",
     ),
-    "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: it gets no new machines"),
+    "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: the pool gets no new machines"),
     "creates that are refused": (
         1, {"refused": [REFUSED]}, f"REFUSED by pool a: creates of T since {EPOCH}: pods is forbidden"
     ),
@@ -276,7 +276,7 @@ def lost(number: int, cause: LossCause) -> Slot:
 HELD = Failure(ErrorClass.OTHER, "it waits for its finalizers: example.com/a")
 REMEMBERED: dict[str, tuple[int, Memory, str]] = {
     "a stuck machine": (1, memory(record(slot(is_stuck=True))), f"STUCK {name(0)} in pool a"),
-    "a stuck machine that is gone": (0, memory(record(slot(is_stuck=True, is_gone=True))), "0 of 1 running"),
+    "a stuck machine that is gone": (0, memory(record(slot(is_stuck=True, is_gone=True))), "0 of 1 machines run"),
     "why it is stuck": (1, memory(record(slot(is_stuck=True, hindrance=HELD))), f"by now: {HELD.text}"),
     "machines that do not run any more": (
         1,
@@ -286,7 +286,7 @@ REMEMBERED: dict[str, tuple[int, Memory, str]] = {
     "one that was lost since": (
         0,
         memory(record(running(0, Verdict.LOST, down_since=NOW, is_gone=True))),
-        "0 of 1 running",
+        "0 of 1 machines run",
     ),
     "a slot that was set aside": (
         1,
@@ -564,7 +564,7 @@ def test_a_request_that_gave_machines_up_without_a_try_says_why(desk: Desk) -> N
     given_up = slot(1, Verdict.FAILED, submitted_at=None, is_gone=True, failure=full)
     desk.leave(memory(record(running(), given_up, ended=RequestStatus.COMPLETE_WITH_ERROR)))
     code, text = shown(desk)
-    words = f"request {REQUEST} (T): complete_with_error, 1 of 2 running; slots: 1 failed, 1 open: {full.text}"
+    words = f"request {REQUEST} (T): complete_with_error; 1 of 2 machines run; slots: 1 failed, 1 open: {full.text}"
     assert (code, words in flat(text)) == (0, True), text
     desk.leave(memory(record(running(), FAILED, ended=RequestStatus.COMPLETE_WITH_ERROR)))
     assert "slots: 1 failed, 1 open\n" in shown(desk)[1], "the table shows a failed try"

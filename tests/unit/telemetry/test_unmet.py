@@ -132,8 +132,8 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         memory(record(slot(was_seen=True, failure=BROKEN)), windows={("d", TEMPLATE): FULL}),
         limits(SLOW, pool("b", is_paused=True), pool("c", max_machines=0), pool("d"), pool("e")),
         {},
-        rf"1 in a: asked for and not running, other since {TIME} \(\d+ s\): ImagePullBackOff; "
-        r"spills over to e in 6\d min; asked for again in 8 min at the latest; c is at its cap of 0; "
+        rf"1 in a: not running, other since {TIME} \(\d+ s\): ImagePullBackOff; "
+        r"spills over to e in 6\d min; next try in 8 min at the latest; c is at its cap of 0; "
         r"b is paused; nor in d \(backoff\)",
     ),
     "a throttled pool": (

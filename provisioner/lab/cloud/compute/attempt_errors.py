@@ -28,7 +28,7 @@ def insert_error(error: Document) -> OperationError:
 
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
     """Return the error for missing capacity in a zone. If ``code`` begins with ``STOCKOUT``, the error also has
-    ``errorDetails``, because public reports show them for such codes."""
+    ``errorDetails``, because published reports of users show it for such codes."""
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
     message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."
