@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from provisioner.backends.responses import words
 from provisioner.demand.plan import ENDED, Entry, LastValue, Levels, Ours, Wish, combine, plan_step, recover
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Fleet, Reading, Shape, SourceError
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 ACCOUNT = "demand"
 """Account (``rc_account``) of our requests, by which they are found again after a crash."""
+
+MOST_UNFIT = 20
+"""Most descriptions of jobs of a source that fit no template. The other jobs are counted together."""
 
 
 class PreviewedCalls(HostFactory):
@@ -84,8 +89,8 @@ class Report:
         try:
             yield
         except (StateError, ScriptFailed, SourceError) as error:
-            self.problem = self.problem or str(error)
-            log.warning("Step failed", extra={"problem": str(error)})
+            self.problem = self.problem or words(str(error))
+            log.warning("Step failed", extra={"problem": words(str(error))})
 
 
 class DemandService:
@@ -157,13 +162,15 @@ class DemandService:
             value = self._values[name]
             if error := read.exception():  # a bug in a source must not stop the others
                 is_bug = not isinstance(error, (SourceError, MissingExtra))
-                problem = f"{type(error).__name__}: {error}" if is_bug else str(error)
+                problem = words(f"{type(error).__name__}: {error}" if is_bug else str(error))
                 facts = {"source": name, "problem": problem}
                 log.warning("Source failed", extra=facts, exc_info=error if is_bug else None)
                 self._values[name] = value.after_failure(problem)
                 continue
-            unfit = read.result().unfit
-            self._values[name] = value.after_reading(read.result(), fleet.now)
+            reading = read.result()
+            unfit = {words(jobs): number for jobs, number in Counter(reading.unfit).most_common(MOST_UNFIT)}
+            unfit |= {"others": rest} if (rest := sum(reading.unfit.values()) - sum(unfit.values())) else {}
+            self._values[name] = value.after_reading(reading._replace(unfit=unfit), fleet.now)
             for jobs in unfit.keys() - (value.reading.unfit.keys() if value.reading else ()):
                 log.warning("Jobs fit no template", extra={"source": name, "jobs": jobs, "number": unfit[jobs]})
 

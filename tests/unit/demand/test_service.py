@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from provisioner.demand.service import ACCOUNT, DemandService, PreviewedCalls
-from provisioner.demand.sources import Reading
+from provisioner.demand.service import ACCOUNT, MOST_UNFIT, DemandService, PreviewedCalls
+from provisioner.demand.sources import Reading, SourceError
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import Template
@@ -122,6 +124,37 @@ def test_a_preview_records_nothing(state: StateDir) -> None:
     report = make_service([state], PreviewedCalls([state]), [{"Small": 5}]).step(0.0)
     assert report.templates["Small"] == {"wanted": 5, "asked": 2, "running": 0, "idle": 0}
     assert state.intent.read() == before
+
+
+def test_different_jobs_that_fit_no_template_fill_neither_report_nor_log(
+    state: StateDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    unfit = {f"{number} CPUs, {'ü' * 9000}": number for number in range(1, 10_001)}
+    service = make_service([state], Scripts(state), [Reading({}, None, unfit)])
+    report = service.step(0.0)
+    service.step(1.0)
+    shown = report.sources["jobs"]["unfit"]
+    assert [*shown.values()][:2] == [10_000, 9_999], "the most common descriptions stay"
+    assert (len(shown), sum(shown.values())) == (MOST_UNFIT + 1, sum(unfit.values())), "and the others are counted"
+    assert sum(one.message == "Jobs fit no template" for one in caplog.records) == MOST_UNFIT + 1, "each once"
+
+
+def test_the_longest_report_fits_the_kubernetes_api(state: StateDir) -> None:
+    """Use the most templates that the API keeps (``shown``), and texts that do not compress."""
+    draw = Random(1)
+    names = [f"{draw.getrandbits(200):x}" for _ in range(1000)]
+    unfit = {f"{draw.getrandbits(10**5):x}": 1 for _ in range(1000)}
+    reading = Reading({name: draw.randrange(1000) for name in names}, None, unfit)
+    broken = SourceError(f"{draw.getrandbits(10**6):x}")
+    sources = {f"s{number}": Said(said=[reading]) for number in range(5)} | {"broken": Said(said=[broken])}
+    templates = [Template(name, 1000, SIZE, (), "", "", "", "", {}) for name in names]
+    kube = KubeState(MemoryApiServer(ObjectServer("hf", lambda: 1e6)), "demo")
+    scripts = Scripts(state)
+    scripts.refused = {*names}
+    report = DemandService(demand(sources=sources), templates, [state], scripts).step(0.0)
+    kube.write_demand(asdict(report))
+    assert kube.read_demand() == asdict(report)
+    assert len(report.templates) == 1000
 
 
 def test_a_request_that_spans_shards_counts_once_and_is_found_again() -> None:
