@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import math
 import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.call_batch import Call, run_calls
-from provisioner.model import Action, Create, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase
+from provisioner.backends.concurrency import MOST, Flow
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase
+from provisioner.names import name_pattern
+from provisioner.schema.setting_types import Pool
 
 Listed = TypeVar("Listed")
 """Content of a list, as the place's own code reads the list."""
 Job = TypeVar("Job", contravariant=True)
 """A job in a list of the place."""
+Record = TypeVar("Record")
+"""A job as the place's list shows it."""
+Listing = Mapping[str, Sequence[Record]]
+"""The listed jobs of each name."""
 
 
 class UncertainCreates:
@@ -133,3 +143,73 @@ def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]
         kept = standing[0]
     doubles = (one for one in machines if one is not kept and one.phase in (Phase.PENDING, Phase.RUNNING))
     return kept, tuple(doubles)
+
+
+class ListingBackend(ABC, Generic[Record]):
+    """A backend whose batches begin with a list of the place's jobs, each job under the name of its machine."""
+
+    flow: Flow | None = None
+    at_once = MOST
+
+    def __init__(self, pool: Pool, prefix: str, lag: float) -> None:
+        """Prepare the names. ``prefix``: beginning of the names of our machines. ``lag``: see ``UncertainCreates``."""
+        self.pool, self.pace = pool.name, pool.observe_seconds
+        self._shape = name_pattern(prefix)
+        self._uncertain = UncertainCreates(lag)
+        self._machines: Mapping[str, Machine] = {}
+
+    def start(self, wake: Callable[[], None]) -> None:
+        """Do nothing, because the place cannot be watched."""
+
+    def close(self) -> None:
+        """Do nothing, because connections end with the process."""
+
+    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
+        """List the jobs, and make those that are missing."""
+        began = time.monotonic()
+        listed, outcomes = list_before(creates, self._read_list, may_start)
+        calls = [Call((one,), partial(self._create, one, listed, began)) for one in creates if listed is not None]
+        return outcomes + run_calls(calls, workers=self.at_once, may_start=may_start, flow=self.flow)
+
+    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
+        """List the jobs, and end the jobs of these machines."""
+        listed, outcomes = list_before(deletes, self._read_list, may_start)
+        calls = [] if listed is None else self._deletions(deletes, listed)
+        return outcomes + run_calls(calls, workers=self.at_once, may_start=may_start, flow=self.flow)
+
+    def _create(self, create: Create, listed: Listing[Record], listed_at: float) -> Mapping[str, Failure]:
+        """Make one job, unless its name is listed or an earlier create may still take effect. A job of this name that
+        has ended counts as listed, too."""
+        if jobs := listed.get(create.name):
+            if not self._has_own(jobs):
+                raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")
+            self._uncertain.settle(create.name)
+            return {}
+        self._uncertain.check(create, listed_at)
+        try:
+            self._submit(create)
+        except BackendError as error:
+            if error.failure.error.is_ambiguous:
+                self._uncertain.note(create.name)
+            raise
+        return {}
+
+    def _deletions(self, deletes: Sequence[Delete], listed: Listing[Record]) -> list[Call]:
+        """Return the calls that end the jobs of these machines."""
+        return [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
+
+    @abstractmethod
+    def _read_list(self) -> Listing[Record]:
+        """Return the jobs by name. Raise BackendError if the list fails."""
+
+    @abstractmethod
+    def _has_own(self, jobs: Sequence[Record]) -> bool:
+        """Return True if one of the jobs is a machine of this pool."""
+
+    @abstractmethod
+    def _submit(self, create: Create) -> None:
+        """Make a job. Raise BackendError."""
+
+    @abstractmethod
+    def _delete(self, delete: Delete, listed: Listing[Record]) -> Mapping[str, Failure]:
+        """End the listed jobs of the machine to delete. If a job is gone already, this is a success."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
-from provisioner.backends import BackendError, Finding, MayStart, Severity
-from provisioner.backends.call_batch import Call, run_calls
+from provisioner.backends import BackendError, Finding, Severity
 from provisioner.backends.command.commands import Commands, is_ended_as
 from provisioner.backends.command.records import Record, epoch, host_name, read_records
 from provisioner.backends.command.settings import STATE_PHASES, CommandPool
 from provisioner.backends.host_addresses import HostAddresses
-from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.backends.names_not_unique import ListingBackend, divide
 from provisioner.model import (
     Create,
     Delete,
@@ -24,37 +22,29 @@ from provisioner.model import (
     LossCause,
     Machine,
     MachineEnd,
-    Outcome,
     Phase,
     Queued,
     Snapshot,
 )
-from provisioner.names import name_pattern
 
 SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when it resumes them"
 RecordsByName = Mapping[str, Sequence[Record]]
 
 
-class CommandBackend:
+class CommandBackend(ListingBackend[Record]):
     """The backend of a pool whose machines are made, listed and deleted by commands."""
 
     def __init__(self, pool: CommandPool, *, provisioner: str, prefix: str) -> None:
         """Prepare the commands. ``prefix``: beginning of the names of our machines."""
-        self.pool, self.pace = pool.name, pool.observe_seconds
-        self._settings = pool
+        super().__init__(pool, prefix, pool.lag_seconds)
+        self._settings, self.at_once = pool, pool.create.at_once
         self._mark = f"{provisioner}/{pool.name}"
         self._commands = Commands(pool, {"prefix": prefix})
-        self._shape = name_pattern(prefix)
         self._addresses = HostAddresses()
-        self._uncertain = UncertainCreates(pool.lag_seconds)
         self._launched: dict[str, int] = {}
         """Epoch seconds at which each machine without a time stamp was first seen running, by uid."""
-        self._machines: Mapping[str, Machine] = {}
         dumped = pool.model_dump_json(exclude={"credentials", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Do nothing, because a command cannot be watched."""
 
     def close(self) -> None:
         """End all waits for permission to start a program, and start no further program."""
@@ -80,23 +70,6 @@ class CommandBackend:
             doubles=divided.doubles,
             problems=(SUSPENDED.format(len(suspended), min(suspended)),) if suspended else (),
         )
-
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Run the create command for each machine that the list lacks."""
-        began = time.monotonic()
-        listed, outcomes = list_before(creates, self._read_list, may_start)
-        if listed is None:
-            return outcomes
-        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
-        return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Run the delete command for each machine that the list shows."""
-        listed, outcomes = list_before(deletes, self._read_list, may_start)
-        if listed is None:
-            return outcomes
-        calls = [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
-        return run_calls(calls, workers=self._settings.create.at_once, may_start=may_start)
 
     def check(self, seconds: float) -> list[Finding]:
         """Return a note that shows how the first listed record was read, so that the operator can compare the record
@@ -131,35 +104,20 @@ class CommandBackend:
             records.sort(key=lambda one: (len(one.id), one.id))  # The oldest job is first, because ids grow.
         return found
 
-    def _create(self, create: Create, listed: RecordsByName, listed_at: float) -> Mapping[str, Failure]:
-        if records := listed.get(create.name):
-            if not any(map(self._is_own, records)):
-                raise BackendError(ErrorClass.OTHER, f"the name is taken: {create.name} exists and is not ours")
-            self._uncertain.settle(create.name)
-            return {}
-        self._uncertain.check(create, listed_at)
+    def _submit(self, create: Create) -> None:
         argv, pool = self._settings.create.argv, self._settings
         mark = f"{self._mark}/{create.request}"
         values = {"name": create.name, "template": create.template, "request": create.request, "mark": mark}
-        try:
-            ended = self._commands.run(argv, time.monotonic() + pool.time_out_seconds, **values)
-        except BackendError as error:
-            if error.failure.error is ErrorClass.TIMEOUT:
-                self._uncertain.note(create.name)
-            raise
-        if ended.code:
-            failure = self._commands.failure(ended, argv[0])
-            if failure.failure.error.is_ambiguous or ended.code < 0:
-                self._uncertain.note(create.name)
-            raise failure
-        if not pool.finds_id(ended.output.decode(errors="replace")):
+        ended = self._commands.run(argv, time.monotonic() + pool.time_out_seconds, **values)
+        if ended.code < 0:
             self._uncertain.note(create.name)
+        if ended.code:
+            raise self._commands.failure(ended, argv[0])
+        if not pool.finds_id(ended.output.decode(errors="replace")):
             text = f"{argv[0]} ended with 0 and printed no id as create.id describes: {ended.output[:200]!r}"
             raise BackendError(ErrorClass.TIMEOUT, text)
-        return {}
 
     def _delete(self, delete: Delete, listed: RecordsByName) -> Mapping[str, Failure]:
-        """End all jobs of the machine to delete. If a job is gone already, this is a success."""
         pool = self._settings
         for record in listed.get(delete.name, ()):
             if record.kind == "gone" and not pool.cleanup:
@@ -173,6 +131,9 @@ class CommandBackend:
             if ended.code and not is_ended_as(pool.delete.gone, ended):
                 raise self._commands.failure(ended, argv[0])
         return {}
+
+    def _has_own(self, jobs: Sequence[Record]) -> bool:
+        return any(map(self._is_own, jobs))
 
     def _is_own(self, record: Record) -> bool:
         """Return True if the record's name has the shape of our names and its mark names this pool. If the list shows

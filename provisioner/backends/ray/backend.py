@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from provisioner.backends import BackendError, MayStart
-from provisioner.backends.call_batch import Call, run_calls
-from provisioner.backends.concurrency import MOST
 from provisioner.backends.host_addresses import HostAddresses
 from provisioner.backends.http import Document
-from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.backends.names_not_unique import ListingBackend, divide
 from provisioner.backends.ray.api import RayApi
 from provisioner.backends.ray.settings import RayPool
 from provisioner.backends.responses import text, translated_errors, words
@@ -28,12 +24,10 @@ from provisioner.model import (
     LossCause,
     Machine,
     MachineEnd,
-    Outcome,
     Phase,
     Queued,
     Snapshot,
 )
-from provisioner.names import name_pattern
 
 PHASES = {
     "PENDING": Phase.PENDING,
@@ -52,29 +46,21 @@ ever."""
 JobsByName = Mapping[str, Sequence[Document]]
 
 
-class RayBackend:
-    """The backend of a pool of jobs."""
+class RayBackend(ListingBackend[Document]):
+    """The backend of a pool of jobs. A name must not be submitted twice at the same time, because Ray then fails both
+    jobs."""
 
     def __init__(self, pool: RayPool, api: RayApi, *, provisioner: str, prefix: str) -> None:
         """Prepare the backend. ``prefix``: beginning of the names of our machines."""
-        self.pool, self.pace = pool.name, pool.observe_seconds
-        self._settings, self._api = pool, api
+        super().__init__(pool, prefix, pool.lag_seconds)
+        self._settings, self._api, self.flow = pool, api, api.flow
         self._owner = f"{provisioner}/{pool.name}"
-        self._shape = name_pattern(prefix)
         self._addresses = HostAddresses()
-        self._uncertain = UncertainCreates(pool.lag_seconds)
         self._stopped: set[str] = set()
         """Uids of jobs that we have asked Ray to stop. Ray shows such a job, if it still waits, as PENDING until it
         would have started."""
-        self._machines: Mapping[str, Machine] = {}
         dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Do nothing, because jobs cannot be watched."""
-
-    def close(self) -> None:
-        """Do nothing, because connections end with the process."""
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -97,25 +83,6 @@ class RayBackend:
             name_collisions=frozenset(collisions),
             endpoint_identity=session,
         )
-
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """List the jobs, and submit those that are missing. A name must not be submitted twice at the same time,
-        because Ray then fails both jobs."""
-        began = time.monotonic()
-        listed, outcomes = list_before(creates, self._read_list, may_start)
-        if listed is None:
-            return outcomes
-        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
-        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """List the jobs of these machines. Stop each job that has not ended, and delete the record of each job that
-        ended at least ``SETTLE_SECONDS`` ago."""
-        listed, outcomes = list_before(deletes, self._read_list, may_start)
-        if listed is None:
-            return outcomes
-        calls = [Call((delete,), partial(self._delete, delete, listed)) for delete in deletes]
-        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._api.flow)
 
     def ahead(self) -> float | None:
         """Return the seconds by which the head's clock is ahead of this host's; None if unknown."""
@@ -158,20 +125,8 @@ class RayBackend:
                 found.setdefault(job["submission_id"], []).append(job)
         return found
 
-    def _create(self, create: Create, listed: JobsByName, listed_at: float) -> Mapping[str, Failure]:
-        if jobs := listed.get(create.name):
-            if not any(map(self._is_own, jobs)):
-                raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")
-            self._uncertain.settle(create.name)
-            return {}
-        self._uncertain.check(create, listed_at)
-        try:
-            self._api.submit(self._body(create))
-        except BackendError as error:
-            if error.failure.error.is_ambiguous:
-                self._uncertain.note(create.name)
-            raise
-        return {}
+    def _submit(self, create: Create) -> None:
+        self._api.submit(self._body(create))
 
     def _body(self, create: Create) -> dict[str, Any]:
         pool = self._settings
@@ -188,6 +143,8 @@ class RayBackend:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete, listed: JobsByName) -> Mapping[str, Failure]:
+        """Stop each job that has not ended, and delete the record of each job that ended at least ``SETTLE_SECONDS``
+        ago."""
         for job in listed.get(delete.name, ()):
             if _uid(job) == delete.uid if delete.uid else delete.is_adopted or self._is_own(job):
                 if PHASES[job["status"]] is Phase.GONE:
@@ -197,6 +154,9 @@ class RayBackend:
                     self._api.stop(delete.name)
                     self._stopped.add(_uid(job))
         return {}
+
+    def _has_own(self, jobs: Sequence[Document]) -> bool:
+        return any(map(self._is_own, jobs))
 
     def _is_own(self, job: Document) -> bool:
         """Return True if the job's name has our shape, and its mark names this pool and the request in the name."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from provisioner.backends import BackendError, Finding, MayStart, Measure, Severity
-from provisioner.backends.call_batch import Call, run_calls
-from provisioner.backends.concurrency import MOST
-from provisioner.backends.names_not_unique import UncertainCreates, divide, list_before
+from provisioner.backends import BackendError, Finding, Measure, Severity
+from provisioner.backends.call_batch import Call
+from provisioner.backends.http import Document
+from provisioner.backends.names_not_unique import ListingBackend, divide
 from provisioner.backends.proxies_and_authorities import signature
 from provisioner.backends.responses import translated_errors
 from provisioner.backends.slurm.api import CANCELS_A_CALL, MANY_CANCELLED
@@ -31,37 +31,26 @@ from provisioner.model import (
     LossCause,
     Machine,
     MachineEnd,
-    Outcome,
     Phase,
     Queued,
     Snapshot,
 )
-from provisioner.names import name_pattern
 
 SUSPENDED = "{} machines are suspended by Slurm, e.g. {}: they run on when it resumes them"
 SUSPENDED_WORDS = frozenset({"SUSPENDED", "STOPPED"})
 
 
-class SlurmBackend:
+class SlurmBackend(ListingBackend[Document]):
     """The backend of a pool of jobs."""
 
     def __init__(self, pool: SlurmPool, cluster: Cluster, *, provisioner: str, prefix: str) -> None:
         """Read the script. Raise BackendError if the script is unreadable."""
-        self.pool, self.pace = pool.name, pool.observe_seconds
-        self._settings, self._cluster = pool, cluster
+        super().__init__(pool, prefix, pool.lag_seconds)
+        self._settings, self._cluster, self.flow = pool, cluster, cluster.api.flow
         self._owner = Identity(provisioner, pool.name)
-        self._shape = name_pattern(prefix)
         self._script_signature: object = None
         self._script, self._digest = "", ""
-        self._uncertain = UncertainCreates(pool.lag_seconds)
-        self._machines: Mapping[str, Machine] = {}
         self._read_script()
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Do nothing, because Slurm cannot be watched."""
-
-    def close(self) -> None:
-        """Do nothing, because connections end with the process."""
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -90,27 +79,6 @@ class SlurmBackend:
             name_collisions=collisions,
         )
 
-    def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """List the jobs, and submit those that are missing, several at a time."""
-        began = time.monotonic()
-        listed, outcomes = list_before(creates, self._cluster.read_list, may_start)
-        if listed is None:
-            return outcomes
-        calls = [Call((create,), partial(self._create, create, listed, began)) for create in creates]
-        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._cluster.api.flow)
-
-    def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """List the jobs, and cancel the jobs of these machines by the ids in the list."""
-        listed, outcomes = list_before(deletes, self._cluster.read_list, may_start)
-        if listed is None:
-            return outcomes
-        if self._cluster.api.version() < MANY_CANCELLED:
-            calls = [Call((delete,), partial(self._cancel_each, delete, listed)) for delete in deletes]
-        else:
-            parts = [tuple(deletes[at : at + CANCELS_A_CALL]) for at in range(0, len(deletes), CANCELS_A_CALL)]
-            calls = [Call(part, partial(self._cancel_together, part, listed)) for part in parts]
-        return run_calls(calls, workers=MOST, may_start=may_start, flow=self._cluster.api.flow)
-
     @translated_errors()
     def check(self, seconds: float) -> list[Finding]:
         """Return the problems of the token and of the version of the API. Raise BackendError if slurmrestd does not
@@ -125,24 +93,22 @@ class SlurmBackend:
         meaning = "End of the token in the pool's token_file."
         return [] if end is None else [Measure("token_end_timestamp_seconds", meaning, end)]
 
-    def _create(self, create: Create, listed: JobsByName, listed_at: float) -> Mapping[str, Failure]:
-        """Submit one job, unless its name is listed or an earlier submission may still take effect. A job of this name
-        that has ended counts as listed, too."""
-        if create.name in listed:
-            if not any(map(self._is_own, read_jobs(listed[create.name]))):
-                raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")
-            self._uncertain.settle(create.name)
-            return {}
-        self._uncertain.check(create, listed_at)
+    def _read_list(self) -> JobsByName:
+        return self._cluster.read_list()
+
+    def _has_own(self, jobs: Sequence[Document]) -> bool:
+        return any(map(self._is_own, read_jobs(jobs)))
+
+    def _submit(self, create: Create) -> None:
         identity = self._owner._replace(request=create.request, template=create.template)
         api = self._cluster.api
-        try:
-            api.submit(submission(self._settings, create, identity, self._script, api.version()))
-        except BackendError as error:
-            if error.failure.error.is_ambiguous:
-                self._uncertain.note(create.name)
-            raise
-        return {}
+        api.submit(submission(self._settings, create, identity, self._script, api.version()))
+
+    def _deletions(self, deletes: Sequence[Delete], listed: JobsByName) -> list[Call]:
+        if self._cluster.api.version() < MANY_CANCELLED:
+            return super()._deletions(deletes, listed)
+        parts = [tuple(deletes[at : at + CANCELS_A_CALL]) for at in range(0, len(deletes), CANCELS_A_CALL)]
+        return [Call(part, partial(self._cancel_together, part, listed)) for part in parts]
 
     def _jobs_to_cancel(self, delete: Delete, listed: JobsByName) -> Iterator[int]:
         """Yield the ids of the jobs to cancel: jobs that belong to the machine to delete and have not ended."""
@@ -151,7 +117,7 @@ class SlurmBackend:
             if meant and job.end is None:
                 yield job.id
 
-    def _cancel_each(self, delete: Delete, listed: JobsByName) -> Mapping[str, Failure]:
+    def _delete(self, delete: Delete, listed: JobsByName) -> Mapping[str, Failure]:
         for job in self._jobs_to_cancel(delete, listed):
             self._cluster.api.cancel(job)
         return {}
