@@ -25,8 +25,6 @@ _cleanups: list[Callable[[], None]] = []
 """The ``undo`` functions of the active ``interruptible`` blocks."""
 _kills: list[Callable[[], None]] = []
 """Functions that end the processes of the active ``ends_process`` blocks."""
-_deferring: list[bool] = []
-"""A flag for each active ``deferred_interrupts`` block: True if Ctrl-C was pressed in the block."""
 
 
 class Latch:
@@ -105,24 +103,7 @@ def ends_process(process: int) -> Iterator[None]:
         _kills.remove(kill)
 
 
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block has started.
-
-    Call this only in the main thread.
-    """
-    _deferring.append(False)
-    try:
-        yield
-    finally:
-        if _deferring.pop():
-            signal.raise_signal(signal.SIGINT)
-
-
 def _interrupted(*_: object) -> None:
-    if _deferring:
-        _deferring[-1] = True
-    elif _cleanups:
+    if _cleanups:
         raise KeyboardInterrupt
-    else:
-        end()
+    end()

@@ -21,7 +21,8 @@ import requests
 
 from provisioner.backends.proxies_and_authorities import prepare
 from provisioner.hostfactory.script_calls import CALL_SECONDS, HostFactory
-from provisioner.process_end import deferred_interrupts, interruptible
+from provisioner.lab import deferred_interrupts
+from provisioner.process_end import interruptible
 
 CLONE = Path(__file__).parents[2]
 CONFIG = CLONE / "config" / "demoinst"

@@ -17,8 +17,8 @@ from typing import Any
 import requests
 
 from provisioner.hostfactory.script_calls import CALL_SECONDS
+from provisioner.lab import deferred_interrupts
 from provisioner.lab.playground import CONFIG, INSTANCE, Playground
-from provisioner.process_end import deferred_interrupts
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateError
 from tests.chaos.answer_checks import PREFIX, PROVISIONER

@@ -78,9 +78,7 @@ class ListCommand(Section):
 
     argv: Argv
     """Program and arguments. No default."""
-    format: Annotated[
-        Literal["json", "csv", "separated", "xml", "lines"], Expects("json, csv, separated, xml or lines")
-    ]
+    format: Format
     """Format of the output: ``json``; ``csv`` with a header line; ``separated``: columns between ``separator``, without
     a header; ``xml``; ``lines``: each line is matched by ``match``. No default."""
     items: OptionalText = None

@@ -15,10 +15,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
+from provisioner.lab import deferred_interrupts
 from provisioner.lab.virtual.formulas import FORMULAS
 from provisioner.lab.virtual.run import Controller, Provisioner, Result, Stage, play
 from provisioner.lab.virtual.scenario import Scenario
-from provisioner.process_end import deferred_interrupts, interruptible
+from provisioner.process_end import interruptible
 
 CONTROLLERS: Mapping[str, Callable[[Stage], Controller]] = {Provisioner.name: Provisioner, **FORMULAS}
 """The controllers by name, the provisioner first."""

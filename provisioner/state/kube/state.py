@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -48,15 +48,7 @@ class KubeState:
 
     least_pause_seconds = 1.0
 
-    def __init__(
-        self,
-        api: ApiServer,
-        provisioner: str,
-        directory: str = "",
-        *,
-        follows: bool = False,
-        threads: Executor | None = None,
-    ) -> None:
+    def __init__(self, api: ApiServer, provisioner: str, directory: str = "", *, follows: bool = False) -> None:
         """Connect the parts of the state.
 
         ``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as a
@@ -64,7 +56,7 @@ class KubeState:
         """
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self.path = f"kubernetes:{api.namespace} ({api.name})"
-        threads = ThreadPoolExecutor(THREADS, "state") if follows and threads is None else threads
+        threads = ThreadPoolExecutor(THREADS, "state") if follows else None
         kind = ObjectCache if follows else ListedObjects
         self._caches = {
             resource: kind(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
