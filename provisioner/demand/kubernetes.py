@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources that count as GPUs."""
 COMMON_LABELS = frozenset({"kubernetes.io/os", "kubernetes.io/arch"})
-"""Labels that each node has. A pod's node selector for them does not decide on the template."""
+"""Labels that each node has. A pod's rules for them do not decide on the template."""
+REQUIRED, TERMS = "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"
+"""Keys of the rules of a required node affinity."""
 VOLUME_CLAIM = "persistentvolumeclaim"
 """Part of the scheduler's message about a pod whose volume claim is unbound, missing or being deleted."""
 MIRROR = "kubernetes.io/config.mirror"
@@ -38,19 +40,25 @@ MIRROR = "kubernetes.io/config.mirror"
 
 Object = Mapping[str, Any]
 NodeLabels = Annotated[Mapping[str, Mapping[str, str]], Expects("a mapping of templates to labels")]
+Taint = Annotated[str, Field(pattern="^[^=:]+(=[^=:]*)?:No(Schedule|Execute)$"), Expects("a taint like a=b:NoSchedule")]
+Taints = Annotated[tuple[Taint, ...], Field(strict=False)]
+NodeTaints = Annotated[Mapping[str, Taints], Expects("a mapping of templates to lists of taints")]
 
 
 class Kubernetes(ClusterSource):
-    """The unschedulable pods of a Kubernetes cluster. Pods that wait because of a taint or an affinity count, too,
-    unless ``selector`` leaves them out."""
+    """The unschedulable pods of a Kubernetes cluster. Pods that wait because of other pods, for example an affinity to
+    them, count, too, unless ``selector`` leaves them out."""
 
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False), Expects("a list of namespaces")] = ()
     """Namespaces of the pods that count; default all."""
     selector: str = ""
     """Selector of the pods that count by their labels, for example team=risk; default all."""
     node_labels: NodeLabels = Field(default_factory=dict)
-    """Labels of the nodes of each template. A pod with a node selector fits only templates with these labels; default
-    none."""
+    """Labels of the nodes of each template; default none. A pod fits only templates whose labels fulfil its node
+    selector and its required node affinity."""
+    node_taints: NodeTaints = Field(default_factory=dict)
+    """Taints of the nodes of each template, for example [grid=risk:NoSchedule]; default none. A pod fits only templates
+    whose taints it tolerates."""
     kubeconfig: OptionalSecretFile = None
     """File that names cluster and credentials; default the environment's ``KUBECONFIG``, then the service account of
     the pod that ``provisioner demand`` runs in."""
@@ -80,10 +88,10 @@ class Kubernetes(ClusterSource):
             if fleet.running:
                 members = read_members(items("/api/v1/nodes", {}), items("/api/v1/pods", bound), fleet)
             pods = [pod for place in places for pod in items(place, waiting)]
-            return [job for pod in pods for job in read_pod(pod, self.node_labels, fleet)], members
+            return [job for pod in pods for job in read_pod(pod, self, fleet)], members
 
 
-def read_pod(pod: Object, node_labels: Mapping[str, Mapping[str, str]], fleet: Fleet) -> list[Jobs]:
+def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
     """Return a pod as a job; empty if a new node would not help, because the scheduler has not tried the pod, the pod
     is gated or being deleted or waits for a volume claim, or others are preempted for the pod."""
     status = pod.get("status") or {}
@@ -92,10 +100,35 @@ def read_pod(pod: Object, node_labels: Mapping[str, Mapping[str, str]], fleet: F
     is_served = pod["metadata"].get("deletionTimestamp") or status.get("nominatedNodeName")
     if is_served or results != [("Unschedulable", False)]:
         return []
-    written = pod["spec"].get("nodeSelector") or {}
-    selector = {name: value for name, value in written.items() if name not in COMMON_LABELS}
-    fitting = frozenset(name for name in fleet.shapes if selector.items() <= node_labels.get(name, {}).items())
-    return [Jobs(1, *_amounts(partial(requested_amount, pod["spec"])), templates=fitting if selector else None)]
+    labels, taints = settings.node_labels, settings.node_taints
+    fitting = {name for name in fleet.shapes if accepts(labels.get(name, {}), taints.get(name, ()), pod["spec"])}
+    templates = None if fitting == fleet.shapes.keys() else frozenset(fitting)
+    return [Jobs(1, *_amounts(partial(requested_amount, pod["spec"])), templates=templates)]
+
+
+def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> bool:
+    """Return True if a new node with these labels and taints accepts a pod, by the pod's node selector, required node
+    affinity and tolerations."""
+    rules = [{"key": key, "operator": "In", "values": [one]} for key, one in (spec.get("nodeSelector") or {}).items()]
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {TERMS: [{}]}
+    terms = [[*rules, *one.get("matchExpressions", ()), *one.get("matchFields", ())] for one in required[TERMS]]
+    is_selected = any(all(_fulfils(labels, rule) for rule in term) for term in terms)
+    return is_selected and all(any(_tolerates(one, taint) for one in spec.get("tolerations") or ()) for taint in taints)
+
+
+def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
+    """Return True if a node with these labels fulfils a rule. Gt and Lt only need the label, whatever its value. The
+    node's name, a field, is unknown."""
+    key, operator = rule["key"], rule["operator"]
+    is_found = labels[key] in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels
+    return key in COMMON_LABELS or is_found != (operator in ("NotIn", "DoesNotExist"))
+
+
+def _tolerates(toleration: Object, taint: str) -> bool:
+    pair, _, effect = taint.partition(":")
+    key, _, value = pair.partition("=")
+    is_meant = (toleration.get("key") or key, toleration.get("effect") or effect) == (key, effect)
+    return is_meant and (toleration.get("operator") == "Exists" or toleration.get("value", "") == value)
 
 
 def _amounts(amount: Callable[[str], float]) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ from pydantic import Field
 from provisioner.demand.packing import ClusterSource, Jobs, Member
 from provisioner.demand.simple_sources import run_program_of_source
 from provisioner.demand.sources import Fleet, source_errors
-from provisioner.schema.setting_types import Duration
+from provisioner.schema.setting_types import Duration, Texts
 from provisioner.schema.validation import Expects
 
 SHORT, LONG = ("NumNodes", "NumTasks", "OverSubscribe"), ("Partition", "Reason", "tres-alloc", "tres-per-node")
@@ -43,8 +43,7 @@ GPU = re.compile(r"\bgpu\b(?::[A-Za-z]\w*)?[:=](\d+)")
 """A number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
-Templates = Annotated[tuple[str, ...], Field(strict=False)]
-Partitions = Annotated[Mapping[str, Templates], Expects("a mapping of partitions to lists of templates")]
+Partitions = Annotated[Mapping[str, Texts], Expects("a mapping of partitions to lists of templates")]
 Reasons = Annotated[frozenset[str], Field(strict=False), Expects("a list of Slurm's reasons")]
 
 
@@ -59,7 +58,7 @@ class Slurm(ClusterSource):
     """Beginnings of the reasons of the pending jobs that count; default those of jobs that wait for nodes: Resources,
     Priority, PartitionConfig (no node yet) and "Nodes required for job are DOWN" (no node left). Held jobs, jobs before
     their begin time and jobs with a dependency have other reasons, and so have jobs at a limit."""
-    prefix: Annotated[tuple[str, ...], Field(strict=False), Expects("a list of texts")] = ()
+    prefix: Texts = ()
     """Beginning of each command, for example [ssh, login-node]; default none."""
     timeout_seconds: Duration = 30.0
     """Seconds within which each command must end; default 30."""
@@ -105,7 +104,7 @@ def _columns(line: str) -> dict[str, str]:
     return {name: line[end - width : end].strip() for (name, width), end in ends}
 
 
-def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Templates], fleet: Fleet) -> list[Jobs]:
+def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
     """Return the parts of ``number`` equal jobs: one for each node, or for each task if the part of a node fits no
     template, because the job may use more nodes. The result is empty if no partition of the job counts."""
     ours = [name for name in columns["Partition"].split(",") if name in partitions]

@@ -33,5 +33,4 @@ class ConfigError(Exception):
         for file in dict.fromkeys(problem.file for problem in self.problems):
             mine = [problem for problem in self.problems if problem.file == file]
             yield f"{file}: {len(mine)} problem{'s' if len(mine) > 1 else ''}"
-            for problem in mine:
-                yield f"  {problem}"
+            yield from (f"  {problem}" for problem in mine)

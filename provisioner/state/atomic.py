@@ -188,9 +188,7 @@ def stop_replacing(path: str) -> None:
 def _asides(path: str) -> Iterator[str]:
     """Yield the paths of the temporary files that were written to replace this file. Raises OSError."""
     directory, name = os.path.split(path)
-    for entry in os.listdir(directory):
-        if is_aside(entry, name):
-            yield os.path.join(directory, entry)
+    yield from (os.path.join(directory, entry) for entry in os.listdir(directory) if is_aside(entry, name))
 
 
 def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, mode: int) -> None:

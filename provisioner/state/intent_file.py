@@ -308,8 +308,7 @@ class IntentStore(IntentFile):
     def _rows(self, write: BatchedWrite) -> Iterator[tuple[str, str, dict[str, Any]]]:
         """Yield the documents of a write, each with its table and its id."""
         for name in self.tables:
-            for key, document in write.tables.get(name, {}).items():
-                yield name, key, document
+            yield from ((name, key, document) for key, document in write.tables.get(name, {}).items())
 
     def _join(self, writes: Iterable[BatchedWrite], tables: Tables) -> list[BatchedWrite]:
         """Add the documents of the writes to the tables; return the writes whose ids were all unused."""

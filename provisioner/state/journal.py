@@ -178,8 +178,7 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
             end = content.find(b"\n", place)
             ends[content.rfind(b"\n", 0, place) + 1] = end
             place = content.find(needle, end, whole)
-    for start in sorted(ends):
-        yield content[start : ends[start]]
+    yield from (content[start : ends[start]] for start in sorted(ends))
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:

@@ -184,9 +184,7 @@ def is_own_host(host: str, listen: str) -> bool:
 
 def _without_port(address: str) -> str:
     """Return the host of ``HOST[:PORT]``. The brackets of an IPv6 address are removed."""
-    if address.startswith("["):
-        return address[1:].partition("]")[0]
-    return address.partition(":")[0]
+    return address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
 
 
 def _bearer_token(authorization: str) -> bytes:

@@ -298,8 +298,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
         scripts = "the scripts read these files, too, and fail" if is_hf_file else "the scripts go on"
         message = f"the loop keeps the previous one, and would not start with this one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
-    for one in status.configuration_differs:
-        yield f"CONFIGURATION DIFFERS: {one['text']}"
+    yield from (f"CONFIGURATION DIFFERS: {one['text']}" for one in status.configuration_differs)
     yield from demand_alarms(status.demand)
     yield from hold_alarms(status.holds)
     for pool in status.paused:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(900)]
 TEMPLATE = "GceVm"
 SIZE = {"cpu": "8", "memory": "32Gi", "pods": "110"}
 """Size of the template's machines in config/demoinst."""
+TAINT = "grid:NoSchedule"
 
 
 class Site:
@@ -35,6 +37,7 @@ class Site:
         pods = Kubernetes(
             namespaces=(space.name,),
             node_labels={TEMPLATE: {"grid": space.name}},
+            node_taints={TEMPLATE: [TAINT]},
             kubeconfig=space.write_kubeconfig(kubeconfig),
         )
         settings = Demand(sources={"pods": pods}, fall_after_seconds=0.0, minimum_age_seconds=0.0, fall_share=1.0)
@@ -42,10 +45,11 @@ class Site:
         self._service = DemandService(settings, templates, [StateDir(str(cloud.state))], cloud.hf)
         self.nodes: set[str] = set()
 
-    def add_pod(self, name: str) -> None:
-        """Add a pod of which two fit a machine."""
+    def add_pod(self, name: str, **spec: Any) -> None:
+        """Add a pod of which two fit a machine, and which the machines accept unless ``spec`` says otherwise."""
         containers = [{"name": "job", "image": "busybox", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}]
-        self.space.add_pod(name, nodeSelector={"grid": self.space.name}, containers=containers)
+        fitting = {"nodeSelector": {"grid": self.space.name}, "tolerations": [{"key": "grid", "operator": "Exists"}]}
+        self.space.add_pod(name, containers=containers, **fitting | spec)
 
     def node_of(self, pod: str) -> str:
         """Return the node of a pod; empty if the pod waits."""
@@ -72,7 +76,7 @@ class Site:
     def _follow_machines(self) -> None:
         running = self.running()
         for name in running - self.nodes:
-            self.cluster.add_node(name, capacity=SIZE, grid=self.space.name)
+            self.cluster.add_node(name, capacity=SIZE, taint="grid", grid=self.space.name)
         for name in self.nodes - running:
             self.cluster.remove_node(name)
         self.nodes = running
@@ -104,6 +108,22 @@ def test_machines_follow_unschedulable_pods_and_no_machine_that_works_is_returne
     for name in pods:
         site.space.delete(name)
     site.until(lambda: not site.running(), "the return of the last machine")
+
+
+def test_pods_that_no_machine_would_accept_make_no_machine(site: Site) -> None:
+    """They wait for other nodes. The scheduler agrees: it accepts only the one pod that makes a machine."""
+    terms = [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    site.add_pod("tolerates-nothing", tolerations=[])
+    site.add_pod("other-node", nodeSelector={"disk": "ssd"})
+    site.add_pod("other-affinity", nodeSelector={}, affinity={"nodeAffinity": required})
+    site.until(lambda: sum(site.report.sources["pods"]["unfit"].values()) == 3, "the pods are named")
+    assert (site.report.templates[TEMPLATE]["wanted"], site.running()) == (0, set())
+    site.add_pod("job")
+    site.until(lambda: site.node_of("job"), "the pod has a node")
+    assert len(site.running()) == 1
+    for name in ("tolerates-nothing", "other-node", "other-affinity"):
+        assert not site.node_of(name)
 
 
 def test_a_login_that_may_not_list_nodes_fails_the_read(space: Space, tmp_path: Path) -> None:

@@ -108,9 +108,7 @@ def _list_problems(pool: CommandPool) -> Iterator[Problem]:
         names, where, how = {*listed.fields}, "list.fields", "field"
         for name in sorted(names - {*FIELDS}):
             yield Problem("", f"{where}.{name}", "unknown field" + suggestion(name, FIELDS))
-    for name in NEEDED:
-        if name not in names:
-            yield Problem("", where, f"the {how} {name} is missing")
+    yield from (Problem("", where, f"the {how} {name} is missing") for name in NEEDED if name not in names)
     if not names & {"host", "address"} and not listed.host:
         yield Problem("", where, f"a {how} host or address is missing: HostFactory needs the address of each machine")
     if listed.format == "separated" and not all(

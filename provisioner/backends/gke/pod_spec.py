@@ -218,8 +218,7 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         containers = spec.get(key) or []
         if not isinstance(containers, list):
             raise PodSpecError(f"{key}: {format_expected('a list of containers', containers)}")
-        for number, container in enumerate(containers):
-            yield f"{key}.{number}", container
+        yield from ((f"{key}.{number}", container) for number, container in enumerate(containers))
 
 
 def _check_container(container: object, path: str) -> None:
@@ -258,9 +257,7 @@ def _check_amount(value: object, path: str) -> None:
 def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield, for all containers, the environment variables that have a value."""
     for _, container in _containers(spec):
-        for variable in container.get("env") or ():
-            if "value" in variable:
-                yield variable
+        yield from (variable for variable in container.get("env") or () if "value" in variable)
 
 
 def requested_amount(spec: Mapping[str, Any], resource: str) -> float:

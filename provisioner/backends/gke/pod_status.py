@@ -156,9 +156,7 @@ def _best_cause(pod: Pod) -> LossCause:
     if status.get("phase") == "Failed" and (reason := status.get("reason")):
         refused = REFUSED_BY_KUBELET.fullmatch(reason) or str(status.get("message")).startswith(REJECTED)
         return LossCause.NODE if refused else FAILED_REASONS.get(reason, LossCause.UNKNOWN)
-    if is_terminating(pod):
-        return LossCause.DELETED
-    return _exit_cause(status)
+    return LossCause.DELETED if is_terminating(pod) else _exit_cause(status)
 
 
 def _exit_cause(status: Mapping[str, Any]) -> LossCause:

@@ -228,8 +228,7 @@ def _has_instance(member: Member, delete: Delete) -> bool:
 
 
 def _chunks(items: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(items), CHUNK):
-        yield items[start : start + CHUNK]
+    yield from (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:

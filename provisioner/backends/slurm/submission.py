@@ -74,9 +74,7 @@ def submission(pool: SlurmPool, create: Create, identity: Identity, script: str,
 
 
 def _number(value: int | None, version: int) -> int | Mapping[str, object] | None:
-    if value is None or version < STRUCTS:
-        return value
-    return {"set": True, "infinite": False, "number": value}
+    return value if value is None or version < STRUCTS else {"set": True, "infinite": False, "number": value}
 
 
 def _whole_node(is_exclusive: bool, version: int) -> Mapping[str, object]:

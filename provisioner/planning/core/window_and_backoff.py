@@ -50,9 +50,7 @@ def room(window: Window, pending: int, probes: int) -> int:
     ``pending``: the number of requested machines that do not run yet. ``probes``: the number of machines that were
     requested after the back-off began and have not yet proven that the pool works.
     """
-    if window.is_probing:
-        return max(0, 1 - probes)
-    return max(0, window.window - window.failed - pending)
+    return max(0, 1 - probes if window.is_probing else window.window - window.failed - pending)
 
 
 def after_create(window: Window, submitted: float) -> Window:

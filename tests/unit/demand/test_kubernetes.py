@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from provisioner.backends import BackendError
 from provisioner.backends.gke.api import KubeApi
 from provisioner.backends.gke.pod_spec import requested_amount
-from provisioner.demand.kubernetes import MIRROR, Kubernetes, read_members, read_pod
+from provisioner.demand.kubernetes import MIRROR, Kubernetes, accepts, read_members, read_pod
 from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 from provisioner.model import ErrorClass
@@ -89,8 +89,8 @@ def test_the_request_suffices_at_each_moment_and_not_more(inits: list[tuple[int,
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-def jobs(waiting: Mapping[str, Any], labels: Mapping[str, Mapping[str, str]] | None = None) -> list[Jobs]:
-    return read_pod(waiting, labels or {}, FLEET)
+def jobs(waiting: Mapping[str, Any], **settings: Any) -> list[Jobs]:
+    return read_pod(waiting, Kubernetes(**settings), FLEET)
 
 
 def test_an_unschedulable_pod_is_a_job_of_its_request() -> None:
@@ -127,9 +127,78 @@ def test_a_pod_that_a_new_node_would_not_help_does_not_count(waiting: Mapping[st
 
 def test_a_node_selector_decides_on_the_templates() -> None:
     labels = {"Small": {"team": "risk", "disk": "ssd"}}
-    assert jobs(pod({"nodeSelector": {"team": "risk"}}), labels)[0].templates == {"Small"}
-    assert jobs(pod({"nodeSelector": {"team": "web"}}), labels)[0].templates == frozenset()
-    assert jobs(pod({"nodeSelector": {"kubernetes.io/os": "linux"}}), labels)[0].templates is None
+    assert jobs(pod({"nodeSelector": {"team": "risk"}}), node_labels=labels)[0].templates == {"Small"}
+    assert jobs(pod({"nodeSelector": {"team": "web"}}), node_labels=labels)[0].templates == frozenset()
+    assert jobs(pod({"nodeSelector": {"kubernetes.io/os": "linux"}}), node_labels=labels)[0].templates is None
+
+
+def rule(operator: str, *values: str, key: str = "team") -> dict[str, Any]:
+    return {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+
+
+LABELS = {"team": "risk", "cores": "8"}
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected"),
+    [
+        ([[rule("In", "risk", "web")]], True),
+        ([[rule("In", "web")]], False),
+        ([[rule("NotIn", "web")]], True),
+        ([[rule("NotIn", "risk")]], False),
+        ([[rule("NotIn", "a100", key="gpu")]], True),
+        ([[rule("Exists"), rule("DoesNotExist", key="gpu")]], True),
+        ([[rule("Exists", key="gpu")]], False),
+        ([[rule("DoesNotExist")]], False),
+        ([[rule("Gt", "7", key="cores"), rule("Lt", "9", key="cores")]], True),
+        ([[rule("Lt", "7", key="gpu")]], False),
+        ([[rule("In", "web")], [rule("In", "risk")]], True),
+        ([[rule("In", "risk"), rule("Exists", key="gpu")]], False),
+        ([[rule("In", "arm64", key="kubernetes.io/arch")]], True),
+    ],
+)
+def test_a_required_node_affinity_decides_on_the_templates(terms: list[list[Any]], expected: bool) -> None:
+    required = {"nodeSelectorTerms": [{"matchExpressions": rules} for rules in terms]}
+    spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+    assert accepts(LABELS, (), spec) is expected
+    preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"preference": required}]}}
+    assert accepts(LABELS, (), {"affinity": preferred}), "a wish is no hindrance"
+
+
+def test_a_pod_of_a_daemon_set_asks_for_no_new_node() -> None:
+    """Its controller names the node by a field."""
+    term = {"matchFields": [rule("In", "node-1", key="metadata.name")]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    (job,) = jobs(pod({"affinity": {"nodeAffinity": required}}))
+    assert job.templates == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("toleration", "expected"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "grid", "operator": "Exists"}, True),
+        ({"key": "grid", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "grid", "operator": "Equal", "value": "risk"}, True),
+        ({"key": "grid", "value": "risk", "effect": "NoSchedule"}, True),
+        ({"key": "grid", "value": "web"}, False),
+        ({"key": "grid"}, False),
+        ({"key": "grid", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"key": "team", "operator": "Exists"}, False),
+    ],
+)
+def test_a_pod_tolerates_the_taints_of_a_template(toleration: Mapping[str, str], expected: bool) -> None:
+    taints = {"Small": ["grid=risk:NoSchedule"], "Gpu": ["grid=risk:NoSchedule", "gpu:NoExecute"]}
+    (job,) = jobs(pod({"tolerations": [toleration, {"key": "else", "operator": "Exists"}]}), node_taints=taints)
+    everything = toleration == {"operator": "Exists"}
+    assert job.templates == (None if everything else {"Small"} if expected else frozenset())
+    assert jobs(pod(), node_taints=taints)[0].templates == frozenset()
+
+
+@pytest.mark.parametrize("taint", ["grid", "grid=risk", "grid:PreferNoSchedule", ":NoSchedule", "a=b=c:NoSchedule"])
+def test_another_form_of_a_taint_is_refused(taint: str) -> None:
+    with pytest.raises(ValueError, match="node_taints"):
+        Kubernetes(node_taints={"Small": [taint]})
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
