@@ -37,7 +37,7 @@ OUR_ID = rf"({RETURN_ID_PREFIX})?[a-z0-9]{{{REQUEST_ID_LENGTH}}}"
 name. The pattern is compiled at its first use, because not every script call has ids."""
 
 LOWERED_MESSAGE = (
-    "maxNumber is lower than shown to HostFactory before: stop HostFactory, remove the remembered file, start it"
+    "maxNumber is lower than HostFactory was shown: stop HostFactory, remove the file `remembered`, start HostFactory"
 )
 WAITING_MESSAGE = "Waiting for the provisioner."
 UNKNOWN_MESSAGE = "The provisioner has no request with this id."

@@ -149,7 +149,7 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
         if facts.st_mode & 0o070 == 0o070 and facts.st_gid in _groups():
             message = (
                 "the group would allow it, but the file server resolves groups itself (NFS: manage-gids of mountd, in "
-                "/etc/nfs.conf): put the user into the group there, or turn that off"
+                "/etc/nfs.conf): put the user into the group there, or turn manage-gids off"
             )
         elif facts.st_mode & 0o070 == 0o070 and facts.st_gid in _account_groups(os.geteuid()):
             message = (

@@ -341,7 +341,7 @@ has_password() {
 }
 
 no_password() {
-    echo "HF_EGO_USER is $HF_EGO_USER, and HF_EGO_PASSWORD_FILE (${HF_EGO_PASSWORD_FILE:-not set}) has none to read"
+    echo "HF_EGO_USER is $HF_EGO_USER, and HF_EGO_PASSWORD_FILE (${HF_EGO_PASSWORD_FILE:-not set}) has no password to read"
 }
 
 # log_on SECONDS: log HF_EGO_USER on. egosh takes a password only as an argument or from a terminal. If its output has the
@@ -379,7 +379,7 @@ leave() {
     rm -f "$HF_READY_FILE" "$HF_READY_FILE.joins"
     drain "$1"
     ego $((ends - $(now))) egosh ego shutdown -f || code=1
-    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; it will miss it$(not_root)"; fi
+    if [ "$code" = 0 ]; then say "left EGO"; else say "EGO did not let $1 go within $HF_LEAVE_SECONDS s; EGO will find it missing$(not_root)"; fi
     return "$code"
 }
 

@@ -251,5 +251,5 @@ def smaller_page(limit: int, error: BackendError) -> int:
         raise error
     if limit > 1:
         return limit // 2
-    text = f"{error.failure.text}, although it has only one object of the list"
+    text = f"{error.failure.text}, although the page has only one object"
     raise BackendError(error.failure.error, text) from error

@@ -58,6 +58,6 @@ class LoginRefusals:
         failure = error.failure
         if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return
-        remedy = "grant the right to its account" if right else "renew it"
+        remedy = "grant the right to this account" if right else "renew the login"
         login = f"the login ({self._login()}) is refused; {remedy}, or name another login"
         error.failure = Failure(failure.error, f"{failure.text}: {(not right and advice) or login}")

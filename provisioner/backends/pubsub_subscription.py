@@ -43,7 +43,7 @@ def _problems(client: Any, path: str, seconds: float) -> Iterator[str]:
         yield from settings_problems(client.get_subscription(request={"subscription": path}, **limits))
     except NotFound:
         yield (
-            "there is none, or it has expired, because unread subscriptions expire after 31 days: make it with "
+            "does not exist, or has expired, because unread subscriptions expire after 31 days: make it with "
             "--expiration-period=never, or correct events.subscription"
         )
         return
@@ -54,7 +54,7 @@ def _problems(client: Any, path: str, seconds: float) -> Iterator[str]:
     except MethodNotImplemented:
         return  # the emulator does not check identities
     if CONSUME not in granted.permissions:
-        yield f"we may not read it: give the account of the loop roles/pubsub.subscriber on it ({CONSUME})"
+        yield f"the loop may not read it: give the loop's account roles/pubsub.subscriber on it ({CONSUME})"
 
 
 def settings_problems(subscription: Any) -> Iterator[str]:

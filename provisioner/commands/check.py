@@ -89,7 +89,7 @@ def stale_read_warnings(provider: Provider) -> list[str]:
         read = StateDir(Directories(os.environ).state).config.read()
     paths = (provider.config_path, provider.templates_path)
     return [
-        f"{path}: {WHO[side]} read another version of it; bring the right file to both sides (docs/deploy-gke.md)"
+        f"{path}: {WHO[side]} read another version of this file; bring the right one to both sides (docs/deploy-gke.md)"
         for side, contents in read.items()
         if contents
         for path, digest, read_digest in zip(paths, provider.digests, contents[0].digests, strict=True)
@@ -159,7 +159,7 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
     sized = {name: backend for name, backend in backends.items() if isinstance(backend, Sized)}
     answers = all_at_once({name: partial(size_of, backend) for name, backend in sized.items()}, "pools")
-    text = "the size of its machines cannot be read, so it was not checked: {}"
+    text = "the size of the pool's machines cannot be read, so it was not checked: {}"
     unknown = [
         Finding(name, Severity.WARNING, text.format(answer.failure.text))
         for name, answer in answers.items()
@@ -173,7 +173,7 @@ def unseen_finding(pool: Pool, failure: Failure) -> Finding:
     """Return an error about a pool that could not be observed, with the next step and the documentation page of its
     kind."""
     is_setting, docs = failure.error.needs_operator, get_kind(pool.kind).docs
-    step = f"correct pools.{pool.name} or its rights" if is_setting else "check that this host reaches it; try again"
+    step = f"correct pools.{pool.name} or its rights" if is_setting else "let this host reach the place; try again"
     more = f" ({docs})" if docs else ""
     return Finding(pool.name, Severity.ERROR, f"cannot be observed: {failure.error}: {failure.text}; {step}{more}")
 

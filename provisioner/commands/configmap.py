@@ -46,7 +46,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config")
     command.add_argument("--name", default="provisioner-config", help="name of the ConfigMap; default %(default)s")
-    command.add_argument("--namespace", default="hostfactory", help="its namespace; default %(default)s")
+    command.add_argument("--namespace", default="hostfactory", help="namespace of the ConfigMap; default %(default)s")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -112,8 +112,8 @@ def _rewrite_settings(file: Path, text: str, names: Mapping[Place, str]) -> str:
         node = reduce(lambda at, key: _mapping_entries(at).get(key), place, root)
         if node is None or text[node.start_mark.index] in "&!":
             raise UsageError(
-                f"{file}: {join(*place)}: a ConfigMap has no directories, so this path has to change, but it "
-                f"is not written in the pool itself; write it there, or move the file beside {file.name}"
+                f"{file}: {join(*place)}: a ConfigMap has no directories, so this path has to change, but the "
+                f"pool itself does not contain the path; write the path there, or move the file beside {file.name}"
             )
         spans[node.start_mark.index, node.end_mark.index] = name
     for (start, end), name in sorted(spans.items(), reverse=True):
@@ -130,7 +130,7 @@ def _checked_text(path: Path) -> str:
     """Return the content of a file for the ConfigMap. Raises UsageError if its name or content is not allowed in a
     ConfigMap."""
     if not re.fullmatch(r"[-._a-zA-Z0-9]+", path.name):
-        raise UsageError(f"{path}: a ConfigMap allows only letters, digits, '-', '_' and '.' in a name; rename it")
+        raise UsageError(f"{path}: a ConfigMap's names have only letters, digits, '-', '_' and '.'; rename the file")
     try:
         text = read_regular(str(path), most=provider_config.LARGEST).decode()
     except UnicodeDecodeError as error:

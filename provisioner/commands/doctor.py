@@ -129,7 +129,7 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
         environment["HF_PROVIDER_CONFDIR"] = str(path.absolute())
     if options.state_dir:
         if str(options.state_dir).startswith(KUBERNETES):
-            raise UsageError(f"--state-dir {options.state_dir}: doctor takes it from STATE in the provider config")
+            raise UsageError(f"--state-dir {options.state_dir}: doctor reads STATE in the provider config instead")
         environment["HF_PROVIDER_WORKDIR"] = str(options.state_dir.absolute())
     return environment
 
@@ -144,7 +144,7 @@ def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[st
             command, env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return part_result(False, f"no answer within {SECONDS:.0f} s")
+        return part_result(False, f"the command did not end within {SECONDS:.0f} s")
     except OSError as error:
         return part_result(False, f"the program did not start: {error.strerror}")
     errors = [line for line in result.stderr.splitlines() if not line.startswith(WAITING)]
@@ -190,7 +190,7 @@ def clock(environment: Mapping[str, str]) -> PartResult:
         return part_result(is_denied(error), f"{path}: the time of its file system cannot be read: {error.strerror}")
     text = f"{path}: its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     is_close = abs(ahead) <= MOST_SECONDS
-    return part_result(is_close, text if is_close else f"{text}; synchronize both (chronyc tracking)")
+    return part_result(is_close, text if is_close else f"{text}; synchronize both clocks (chronyc tracking)")
 
 
 def doctor_lines(document: Document) -> Iterator[str]:

@@ -24,7 +24,7 @@ COLUMNS = "{worth:<10} {timestamp:<30} {kind:<10} {machine}{suffix}"
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config")
-    command.add_argument("--seconds", type=float, metavar="N", help="end after N seconds; default when interrupted")
+    command.add_argument("--seconds", type=float, metavar="N", help="end after N seconds; default: at Ctrl-C")
     add_shared(command, "output")
 
 

@@ -110,7 +110,7 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
     state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
-        print(f"{refusal} No hold was recorded.", file=sys.stderr)
+        print(f"{refusal} No hold was changed.", file=sys.stderr)
         return PROBLEM
     by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 

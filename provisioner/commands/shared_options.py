@@ -47,7 +47,7 @@ def _get_directory(read: Callable[[], str], option: str) -> str:
     try:
         return read()
     except DirectoryError as error:
-        raise DirectoryError(f"{error}; give {option}, or set it as HostFactory does for its scripts") from error
+        raise DirectoryError(f"{error}; give {option}, or set the variable as HostFactory does") from error
 
 
 def config_file(given: Path | None) -> Path:

@@ -38,7 +38,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         type=_seconds,
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"repeat every so many seconds, until Ctrl-C; default every {WATCH_SECONDS:.0f} s",
+        help=f"repeat every SECONDS seconds until Ctrl-C; default {WATCH_SECONDS:.0f}",
     )
 
 

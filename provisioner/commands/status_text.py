@@ -69,7 +69,7 @@ def status_lines(seen: StatusModel, *, wide: bool = False) -> Iterator[str]:
         machines = f"{format_count(len(seen.unlisted), 'machine')}, e.g. {seen.unlisted[0]}"
         yield f"  {machines}: in no list of HostFactory for a day"
     if seen.unread:
-        yield f"  not read by a loop yet: {', '.join(seen.unread)}"
+        yield f"  requests that no loop has read yet: {', '.join(seen.unread)}"
 
 
 def _head(seen: StatusModel) -> Iterator[str]:
@@ -163,7 +163,7 @@ def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
         lines.append(f"  and {len(machines) - shown} more{when}; `-o json` names all")
     lines += [
         f"  request {one['id']}: cancelled, and its {format_count(one['machines'], 'machine')} deleted, unless "
-        "HostFactory polls first"
+        "HostFactory polls the request first"
         for one in document["forgotten"]
     ]
     return lines

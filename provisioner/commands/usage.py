@@ -33,9 +33,9 @@ Group = tuple[str, ...]
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "state-dir")
-    command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d; default 7d")
-    command.add_argument("--until", type=day, metavar="DATE", help="last day, UTC, included; default today")
-    command.add_argument("--by", type=parts, default=PARTS, metavar=",".join(PARTS), help="default all four")
+    command.add_argument("--since", type=first_day, default="7d", metavar="DATE", help="first day, or 7d (default)")
+    command.add_argument("--until", type=day, metavar="DATE", help="last day (UTC), included; default today")
+    command.add_argument("--by", type=parts, default=PARTS, metavar=",".join(PARTS), help="columns; default all four")
     add_shared(command, "output", outputs=("text", "csv", "json"))
 
 
@@ -168,7 +168,7 @@ def _numbers(sums: Document) -> tuple[str, str]:
 def _remarks(document: Document) -> Iterator[str]:
     since, now, currency = document["counted_since"], document["now"], document["currency"]
     if since is None:
-        yield "No machine has ended since this version counts ended machines."
+        yield "Since this version began to count ended machines, no machine has ended."
     elif since[:10] >= document["since"]:
         yield f"Counted since {since[:10]}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:

@@ -157,7 +157,7 @@ def _templates(path: str, entries: list[object]) -> tuple[list[Template], list[P
         try:
             template = _template(entry)
             if template.id in templates:
-                raise Invalid(".templateId", f"{format_value(template.id)} is there twice; the first one counts")
+                raise Invalid(".templateId", f"{format_value(template.id)} occurs twice; the first template counts")
             templates[template.id] = template
         except Invalid as error:
             place, reason = error.args

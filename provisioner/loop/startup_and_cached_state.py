@@ -263,7 +263,7 @@ class Startup:
         lost = f"{self._state.path}: memory.json is lost or"
         if inputs.intent.generation < inputs.newest:
             raise StateError(
-                f"{lost} older than one written before, and so is intent.json: "
+                f"{lost} older than a copy that was written before, and so is intent.json: "
                 "the loop does nothing until an operator has run `provisioner recover`, and then again with --apply."
             )
         self._missed_at = inputs.now if self._missed_at is None else self._missed_at
@@ -276,8 +276,8 @@ class Startup:
         if missing := sorted(inputs.limits.pools.keys() - snapshots.keys()):
             raise StateError(
                 f"{lost} old, and is rebuilt as soon as every pool was observed; until then the loop makes no plan. "
-                f"Not observed yet: {', '.join(missing)}. If a pool is gone for ever, take it out of "
-                "provisioner.yaml and start again; its machines then count as lost."
+                f"Not observed yet: {', '.join(missing)}. If a pool is gone for ever, remove it from "
+                "provisioner.yaml and start the loop again; the pool's machines then count as lost."
             )
         polled = dict.fromkeys(self._state.polls(), False) | dict.fromkeys(self._state.terminal_answers.ids(), True)
         intent, answers = inputs.intent, self._reported_answers()

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 ONLY_AT_START = ("listen", "server", "loop", "compute", "events", "ca_bundle")
 """Settings that are read only when the loop starts. A pool lists its own settings of this sort in ``read_at_start``."""
 
-REFUSED = "New configuration refused, the one before stays in force"
+REFUSED = "New configuration refused, the previous configuration stays in force"
 
 
 class Configuration:

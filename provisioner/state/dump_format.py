@@ -133,18 +133,18 @@ def unpack(source: str, packed: bytes) -> Dump:
             raise _too_new(f"{source}: is a dump of format {manifest.format}", manifest.version, FORMAT)
         files = {name: Saved(members[name], _check_time(entry["mtime_ns"])) for name, entry in described.items()}
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise _damaged(source, f"is cut off, or no dump of ours ({error})") from error
+        raise _damaged(source, f"is cut off, or was not written by `provisioner dump` ({error})") from error
     except KeyError as error:
         raise _damaged(source, f"lacks {error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise _damaged(source, f"its {MANIFEST} is none of ours ({error})") from error
+        raise _damaged(source, f"its {MANIFEST} was not written by `provisioner dump` ({error})") from error
     if added := members.keys() - described.keys():
         raise _damaged(source, f"holds {sorted(added)[0]!r}, which its {MANIFEST} does not name")
     for name, saved in files.items():
         if re.fullmatch(SAVED, name) is None:
             raise _damaged(source, f"holds {name!r}, which is no file of a state directory")
         if _describe(saved) != described[name]:
-            raise _damaged(source, f"{name} is not as it was when it was saved")
+            raise _damaged(source, f"the content of {name} has changed since it was saved")
     return Dump(manifest, files, source)
 
 
@@ -174,6 +174,6 @@ def _damaged(what: str, problem: str) -> StateUnreadable:
 
 def _too_new(what: str, version: str, newest: int) -> StateTooNew:
     return StateTooNew(
-        f"{what}, written by provisioner {version}; this one knows up to {newest}. No file was changed. "
+        f"{what}, written by provisioner {version}; this one knows formats up to {newest}. No file was changed. "
         "Restore it with that version, or a later one."
     )

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from provisioner.files.safe_open import HARD_LINK, NoFileError
 
-STALE = "Its NFS server has another file or directory there by now: mount it anew"
+STALE = "The NFS server has another file or directory there by now: mount the file system anew"
 
 
 class StateError(Exception):

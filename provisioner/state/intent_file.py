@@ -148,7 +148,7 @@ class IntentFile(StateFile):
             )
         raise StateStale(
             f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "
-            "before; no file was changed. On NFS mount the directory with lookupcache=none,actimeo=0. "
+            "before; no file was changed. If the directory is on NFS, mount it with lookupcache=none,actimeo=0. "
             "If an old copy was put back, run `provisioner recover`."
         )
 

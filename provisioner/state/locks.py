@@ -349,7 +349,7 @@ def _format_life(host: str, pid: int, path: str) -> str:
     if host != os.uname().nodename[:64]:
         return f"which only that host can check (`ps -p {pid}`)."
     if not _exists(pid):
-        return f"which no longer runs: a child of it or a process yet to sign holds the lock (`lsof {path}`)."
+        return f"which no longer runs: its child, or a process that has not signed yet, holds the lock (`lsof {path}`)."
     if message := stopped_message({"host": host, "pid": pid}):
         return f"which runs on this host: {message}."
     return f"which runs on this host (`ps -p {pid}`)."

@@ -108,7 +108,7 @@ class LoopLock(locks.LockFile):
         content = read_whole(self.path, advice)
         epoch = locks.whole_number(locks.parse_line(content), "epoch")
         if content and not epoch:
-            raise StateUnreadable(f"{self.path}: holds no epoch. {advice}")
+            raise StateUnreadable(f"{self.path}: contains no epoch. {advice}")
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:

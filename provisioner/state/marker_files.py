@@ -139,11 +139,11 @@ class LifeSigns(NamedTuple):
             step = self.stopped_message or ("read its log" if is_first else "end it")
             return f"{process} holds the loop's lock and {idle}: {step}; another loop would only stand by"
         reason = {
-            "ended": "it ended in order: ",
-            "gone": f"{process} is gone without an end: ",
+            "ended": "the loop ended in order: ",
+            "gone": f"{process} is gone without an orderly end: ",
             "released": f"{process} no longer holds the loop's lock and did not sign off: ",
         }.get(self.fate, "")
-        later = f", and a later one began on {self.later_directory}" if self.later_directory else ""
+        later = f", and a later loop began on {self.later_directory}" if self.later_directory else ""
         return reason + START.format(later)
 
 

@@ -125,7 +125,7 @@ class Access:
         if files.token_file is not None:
             self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
         if files.tls_cert is not None and files.tls_key is not None:
-            message = "Certificate cannot be used, the one before stays in force"
+            message = "Certificate cannot be used, the previous certificate stays in force"
             self._tls = _FileValue(_tls_context, [files.tls_cert, files.tls_key], message, is_kept=True)
 
     @property

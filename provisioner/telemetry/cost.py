@@ -61,7 +61,7 @@ def spending_lines(costs: Document | None) -> Iterator[str]:
     yield (
         f"costs {hour['used']:.2f}{format_limit(hour['limit'])} {currency} per hour; "
         f"this month {month['used']:.2f}{format_limit(month['limit'])} {currency}, "
-        f"{month['forecast']:.2f} at its end if these machines stay"
+        f"{month['forecast']:.2f} at the end if these machines stay"
     )
 
 
@@ -74,9 +74,7 @@ def budget_alarm(costs: Document | None) -> str:
     part, setting = costs[f"per_{name}"], f"budget.per_{name}"
     effect = "no machine is made"
     if costs["held_back"]:
-        effect = (
-            f"it holds back {format_count(costs['held_back'], 'machine')} since {format_local_time(costs['since'])}"
-        )
+        effect = f"{format_count(costs['held_back'], 'machine')} held back since {format_local_time(costs['since'])}"
     used = f"{part['used']:.2f}{format_limit(part['limit'])} {costs['currency']}"
     end = "the next month" if name == "month" else "machines are returned"
     return f"BUDGET of the {name} is used up ({used}): {effect}, until {end} or until {setting} is raised"

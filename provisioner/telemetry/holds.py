@@ -48,7 +48,7 @@ def hold_alarms(document: Document) -> Iterator[str]:
     """Yield a sentence for each hold that stops machines: first stop-all, then drains, then pauses. If the holds cannot
     be read, yield a sentence about this."""
     if problem := document["problem"]:
-        yield f"HOLDS UNKNOWN: a running loop keeps the holds that it knows, and a new loop stops all; {problem}"
+        yield f"HOLDS UNKNOWN: a running loop keeps the known holds, and a new loop acts on no machine; {problem}"
     for kind in (HoldKind.STOP_ALL, HoldKind.DRAIN, HoldKind.PAUSE):
         yield from (f"{_format_hold(one)} {_format_author(one)}" for one in document["current"] if one["hold"] == kind)
 

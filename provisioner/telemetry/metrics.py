@@ -87,7 +87,7 @@ class Metrics(Group):
     config_ok = Metric(Gauge, "hf_provisioner_config_ok", {},
         "0 while a bad new configuration is refused.")
     config_differs = Metric(Table[str], "hf_provisioner_config_differs", {"file": ()},
-        "1 for a file of HostFactory of which scripts and loop use different contents, unless the loop refuses it.")
+        "1 if scripts and loop use different contents of a file of HostFactory, and the loop does not refuse the file.")
     operator_needed = Metric(Table[str], "hf_provisioner_operator_needed", {"alarm": ()},
         "Problems that an operator has to fix, by the words in capitals with which status shows them.")
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
@@ -168,7 +168,7 @@ class Metrics(Group):
 
     # Usage and costs
     seconds = Metric(CountedTable[str], "hf_provisioner_machine_seconds_total", {"pool": ()},
-        "Seconds for which machines existed, summed over all machines, since usage is counted.")
+        "Seconds for which machines existed, summed over all machines, since the count of usage began.")
     per_hour = Metric(Table[tuple[()]], "hf_provisioner_cost_per_hour", {},
         "Cost per hour of the machines that exist.")
     month = Metric(Table[tuple[()]], "hf_provisioner_cost_this_month", {},

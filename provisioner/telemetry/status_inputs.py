@@ -119,7 +119,7 @@ def _memory(state: State) -> tuple[Memory | None, File]:
     if condition is Condition.OLDER:
         return memory, File(Condition.OLDER, "MEMORY OLD: memory.json is an old copy: a later one had been written")
     if condition is Condition.ALONE:
-        message = "MEMORY ALONE: memory.json stands without its lock file, so it may be an old copy"
+        message = "MEMORY ALONE: memory.json exists without its lock file, so it may be an old copy"
         return memory, File(Condition.ALONE, message)
     return memory, File()
 

@@ -319,7 +319,7 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
         message = "planning stops, and HostFactory's requests are refused, until it can be written"
         yield f"STATE DIRECTORY CANNOT BE WRITTEN: {status.unwritable}; {message}"
     if status.loop["intent_lock"]:
-        yield f"LOCK of intent.json, so HostFactory's requests are late or refused: {status.loop['intent_lock']}"
+        yield f"LOCK of intent.json is held, so requests are late or refused: {status.loop['intent_lock']}"
     for one in status.hostfactory["refused"]:
         times = f"{format_count(one['recent'], 'time')} since {format_local_time(one['since'])}"
         yield f"CALLS REFUSED: the call of {one['script']} was refused {times}: {one['text']}"

@@ -318,5 +318,5 @@ def _state(slot: Slot) -> str:
     if slot.is_with_hf:
         return "running"
     if slot.verdict in DESIRED:
-        return "pending" if slot.submitted_at is not None else "not asked for yet"
+        return "pending" if slot.submitted_at is not None else "not requested yet"
     return f"{slot.verdict}, gone" if slot.deletion.is_gone else f"{slot.verdict}, ending"

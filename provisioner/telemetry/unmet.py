@@ -223,7 +223,7 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     yield f"{why}{since}{': ' + text if text else ''}"
     yield format_expected_start(one)
     yield _format_holders(one)
-    yield f"behind {one['behind']}" if one["behind"] else ""
+    yield f"request {one['behind']} is served first" if one["behind"] else ""
     yield _format_spill(one)
     yield _format_next_try(one, loop_acts=loop_acts)
     yield from _format_elsewhere(one)
@@ -235,7 +235,7 @@ def _format_elsewhere(one: Document) -> Iterator[str]:
     reasons = {pool: reason for pool, reason in one["elsewhere"].items() if pool not in one["full"]}
     yield from (f"{pool} is {reason}" for pool, reason in reasons.items() if reason in ADJECTIVES)
     if rest := [f"{pool} ({reason})" for pool, reason in reasons.items() if reason not in ADJECTIVES]:
-        yield "nor in " + ", ".join(rest)
+        yield "none is made in " + ", ".join(rest)
 
 
 REASON_WORDS = {
@@ -270,7 +270,7 @@ def _format_holders(one: Document) -> str:
         for id_, count in users[:HOLDERS_SHOWN]
     ]
     more = f" and {len(users) - HOLDERS_SHOWN} more" if len(users) > HOLDERS_SHOWN else ""
-    return f"held by {', '.join(named)}{more}"
+    return f"used by {', '.join(named)}{more}"
 
 
 def _format_spill(one: Document) -> str:

@@ -95,5 +95,5 @@ def own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
     for index, entry in enumerate(settings.templates):
         name = entry.get("templateId")
         if isinstance(name, str) and first.setdefault(name, index) != index:
-            text = f"{name!r} is that of templates.{first[name]} too; rename one"
+            text = f"{name!r} is also the id of templates.{first[name]}; rename one of them"
             yield Problem(file, join("templates", index, "templateId"), text)

@@ -285,7 +285,7 @@ INCIDENTS = (
     Incident(
         "a loop on another state directory",
         another_directory,
-        r"LOOP NOT RUNNING[^$]*another state, and a later one began on /\S*/elsewhere:",
+        r"LOOP NOT RUNNING[^$]*another state, and a later loop began on /\S*/elsewhere:",
         r"HF_PROVIDER_WORKDIR",
         alert="NotReconciling",
     ),
@@ -295,7 +295,7 @@ INCIDENTS = (
     Incident(
         "a loop that was killed",
         gone,
-        r"LOOP NOT RUNNING.*process \d+ .*is gone without an end",
+        r"LOOP NOT RUNNING.*process \d+ .*is gone without an orderly end",
         "start",
         alert="InstanceDown",
     ),

@@ -341,7 +341,10 @@ def test_a_token_that_is_too_large_makes_no_page_smaller() -> None:
 def test_an_object_that_is_too_large_by_itself_fails_the_look(listed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connections, "BODY_BYTES", 1 << 16)
     heavy = HeavyList(600, 0)
-    with heavy.cloud as cloud, pytest.raises(BackendError, match="0 MiB, although it has only one object of the list"):
+    with (
+        heavy.cloud as cloud,
+        pytest.raises(BackendError, match="0 MiB, although the page has only one object"),
+    ):
         listed(cloud.address)
     assert [limit for _, limit in heavy.asked] == [500, 250, 125, 62, 31, 15, 7, 3, 1]
 

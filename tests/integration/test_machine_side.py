@@ -410,7 +410,7 @@ def test_with_a_password_that_ego_refuses_it_leaves_undrained(
 @pytest.mark.parametrize("file", ["", "nowhere"], ids=["not named", "not there"])
 def test_a_missing_password_file_is_logged_when_it_joins(machine: Machine, file: str) -> None:
     left(machine, HF_EGO_USER="hf", HF_EGO_PASSWORD_FILE=file)
-    why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has none to read"
+    why = f"HF_EGO_USER is hf, and HF_EGO_PASSWORD_FILE ({file or 'not set'}) has no password to read"
     lines = log_lines(machine)
     assert lines.index(f"{NAME} will leave undrained: {why}") < lines.index(f"joined master1 as {NAME}")
     assert f"{NAME} leaves undrained: {why}" in lines

@@ -330,7 +330,7 @@ def test_a_file_that_another_host_reads_otherwise(
         seen.becomes(1, "config_differs", file="templates")
         assert newer() == (1, ["scripts"])
         assert cli.run(["check"]) == 0
-        assert f"{theirs}: the loop read another version of it" in capsys.readouterr().out
+        assert f"{theirs}: the loop read another version of this file" in capsys.readouterr().out
 
         change(hf.templates_file, 77)
         until(lambda: seen.has_no("config_differs"), 30, what="it was brought to the loop")

@@ -86,7 +86,7 @@ def test_a_program_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     ("script", "error", "words"),
     [
         (f"echo the server is down >&2; {prints(JOB)}", ErrorClass.UNAVAILABLE, "the server is down"),
-        ("", ErrorClass.UNAVAILABLE, "printed nothing, which list.empty does not declare"),
+        ("", ErrorClass.UNAVAILABLE, "printed nothing, and list.empty does not declare"),
         ("echo; exit 3", ErrorClass.OTHER, "ended with 3: it printed nothing"),
         ("kill -9 $$", ErrorClass.OTHER, "ended with -9"),
         (prints(JOB | {"state": "DOUBTFUL"}), ErrorClass.OTHER, f"the state 'DOUBTFUL' of {NAME} is not in states"),

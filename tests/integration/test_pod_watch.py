@@ -382,7 +382,7 @@ def test_a_server_that_streams_no_lists_is_asked_for_pages_from_then_on(
         assert is_live(live)
     assert list(cache.machines(0.0)) == [OTHER]
     assert server.count("streamed list") == 1
-    assert [record.message for record in caplog.records].count("Server streams no lists, asking for pages") == 1
+    assert [record.message for record in caplog.records].count("Server does not stream lists, asking for pages") == 1
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.vm.sides import HF_USER, LOOP_USER, Sides, wanted
 pytestmark = [pytest.mark.vm, pytest.mark.nfs, pytest.mark.timeout(1200)]
 
 LOST_LOCKS = re.compile(r"lost \d+ locks")
-STALE = "Its NFS server has another file or directory there by now: mount it anew"
+STALE = "The NFS server has another file or directory there by now: mount the file system anew"
 FORGET = "systemctl stop nfs-server nfsdcld && rm /var/lib/nfs/nfsdcld/* && systemctl start nfsdcld nfs-server"
 """A restart without the list of clients that may claim their locks again, as on a host that replaces the server's."""
 

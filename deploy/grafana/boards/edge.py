@@ -34,7 +34,7 @@ def requests() -> list[Question]:
         ),
         line_question(
             "Since HostFactory's last call",
-            "Age of HostFactory's last poll of a request and last list of hosts. HostFactory makes each every 30 s.",
+            "Time since HostFactory last polled a request and last listed its hosts. HostFactory does both every 30 s.",
             AGE.format(by="script", metric=selector("hostfactory_last_call_timestamp_seconds")),
             "{{script}}",
             "s",
@@ -83,7 +83,7 @@ def demand() -> list[Question]:
     lines = [Line(f"sum by (template) (hf_demand_{name})", f"{{{{template}}}} {name}") for name in names]
     step = AGE.format(by="job", metric="hf_demand_last_step_timestamp_seconds")
     return [
-        Question("Demand", "Machines that the sources want, that were asked for, that run, and that are idle.", lines),
+        Question("Demand", "Machines that the sources want, that were requested, that run, and that are idle.", lines),
         line_question(
             "Age of readings, and of the last step",
             "Readings are made every interval_seconds; a source that fails keeps its last numbers.",

@@ -81,7 +81,7 @@ def process() -> list[Question]:
         ),
         line_question(
             "Wake-ups by cause",
-            "Ends of the wait for a cycle, per second.",
+            "Wake-ups per second. A wake-up ends the loop's wait for its next cycle.",
             f"sum by (source) (rate({selector('wakeups_total')}[5m]))",
             "{{source}}",
             "cps",

@@ -14,7 +14,7 @@ def machines(by: str, labels: str) -> list[Question]:
     return [
         Question(
             "Desired and running",
-            f"Machines by {by}. The gap shows the missing machines.",
+            f"Machines by {by}. The gap between the two lines is the missing machines.",
             [
                 Line(f"sum by ({by}) ({desired})", f"{label_value(by)} desired"),
                 Line(f"sum by ({by}) ({running})", f"{label_value(by)} running"),
@@ -80,7 +80,7 @@ def pressure(labels: str) -> list[Question]:
         ),
         line_question(
             "Age of the last complete observation",
-            "A pool without a fresh observation gets no actions.",
+            "No machine is made or deleted in a pool without a fresh observation.",
             AGE.format(by="pool", metric=selector("observation_timestamp_seconds", labels)),
             "{{pool}}",
             "s",
@@ -95,7 +95,7 @@ def pressure(labels: str) -> list[Question]:
         ),
         line_question(
             "Longest wait in a queue",
-            "Age of the create of the queued machine that waits longest.",
+            "Time since the create of the queued machine that waits longest.",
             f"time() - min by (pool) ({selector('oldest_queued_timestamp_seconds', labels)})",
             "{{pool}}",
             "s",

@@ -76,7 +76,7 @@ class CommandBackend(ListingBackend[Record]):
         with the place; empty if nothing is listed. Raise BackendError if the list command fails."""
         for records in self._read_list().values():
             shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
-            text = f"its first job was read as {shown}: compare it with what the place shows"
+            text = f"the first listed job was read as {shown}: compare this with what the place shows"
             return [Finding(self.pool, Severity.NOTE, text)]
         return []
 
@@ -92,7 +92,7 @@ class CommandBackend(ListingBackend[Record]):
         if ended.code or settings.class_of(settings.errors, said):
             raise self._commands.failure(ended, program)
         if is_empty:
-            text = f"{program} printed nothing, which list.empty does not declare as an empty place"
+            text = f"{program} printed nothing, and list.empty does not declare this as an empty place"
             raise BackendError(ErrorClass.UNAVAILABLE, text)
         found: dict[str, list[Record]] = {}
         try:

@@ -79,7 +79,7 @@ class Gke(Kind[GkePool]):
         spec = read_pod_spec(pool.pod_spec, pool.namespace)
         pod = spec.pod()
         unknown = [f"{field.path}: no pod has such a field{field.hint}" for field in unknown_fields(pod)]
-        replaced = [f"{field}: replaced by our own" for field in spec.replaced(OWN_LABELS)]
+        replaced = [f"{field}: is set by the provisioner" for field in spec.replaced(OWN_LABELS)]
         policies = [one.get("restartPolicy") for one in (pod["spec"], *pod["spec"]["containers"])]
         restarted = [RESTARTED.format(policy) for policy in dict.fromkeys(policies) if policy not in (None, "Never")]
         life = pod["spec"].get("activeDeadlineSeconds") or NEVER

@@ -106,7 +106,7 @@ class PodSpecFile:
             except BackendError as error:
                 if error.failure.text != self._refused_message:
                     self._refused_message = error.failure.text
-                    log.exception("Pod spec refused, the one before stays in force")
+                    log.exception("Pod spec refused, the previous pod spec stays in force")
             return self._spec
 
     def problems(self) -> tuple[str, ...]:

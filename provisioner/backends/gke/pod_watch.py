@@ -126,7 +126,7 @@ class PodWatch:
                 self._list_or_resume()
             except NoStreamedLists as error:
                 self._api.streams_lists = False
-                log.info("Server streams no lists, asking for pages", extra={**self._where, "text": str(error)})
+                log.info("Server does not stream lists, asking for pages", extra={**self._where, "text": str(error)})
             except (Disordered, *ODD_RESPONSES) as error:
                 self._version = ""
                 text = str(error) if isinstance(error, Disordered) else f"an event is not understood: {error!r}"

@@ -210,7 +210,7 @@ class ComputeApi:
                 return entries
             tokens[token] += 1
             if tokens[token] > MOST_SAME_PAGES:
-                raise BackendError(ErrorClass.OTHER, f"{path}: the pages do not go on after {token!r}")
+                raise BackendError(ErrorClass.OTHER, f"{path}: the server repeats a page after {token!r}")
         raise BackendError(ErrorClass.OTHER, f"{path}: the list has more than {MOST_PAGES} pages")
 
     def _call(self, method: str, path: str, params: Mapping[str, str], deadline: float, kind: str = "") -> Json:

@@ -210,7 +210,7 @@ def _size_message(pool: MigPool) -> str:
         return ""
     return (
         f"max_machines is {pool.max_machines}, but a group like this holds {limit} instances unless Google raised its"
-        f" limit: ask for that, or set max_machines to {limit} and add another group to the template's pools"
+        f" limit: let Google raise it, or set max_machines to {limit} and add another group to the template's pools"
     )
 
 

@@ -72,7 +72,7 @@ class Mig(Kind[MigPool]):
             return []
         return [
             f"pools.{pool.name}.lag_seconds: {pool.lag_seconds:g} is for the embedded cloud: Compute's lists may miss "
-            f"a new instance for longer, which then counts as gone; leave it out ({least:g})"
+            f"a new instance for longer, which then counts as gone; leave lag_seconds out (default {least:g})"
         ]
 
     def implicit(self, template: Template) -> Mapping[str, object]:

@@ -23,7 +23,7 @@ from provisioner.model import (
 )
 from provisioner.names import SLOT_NUMBERS, split_name
 
-CANCELLED_MESSAGE = "Cancelled: HostFactory did not ask for this request."
+CANCELLED_MESSAGE = "Cancelled: HostFactory did not poll this request any more."
 
 CANCELLED_BY_OPERATOR = "Cancelled by an operator: "
 """First words of the message of a request that an operator has cancelled. The text of the hold follows."""

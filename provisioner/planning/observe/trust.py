@@ -196,7 +196,7 @@ def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[in
     unknown = _find_unknown(draft, snapshot)
     if not (is_noted or unknown - memory.orphans.since.keys()):
         return ""
-    return f"shows none of its {running} machines but {len(unknown)} without a request"
+    return f"shows none of its {running} machines, but shows {len(unknown)} without a request"
 
 
 def _find_unknown(draft: Draft, snapshot: Snapshot) -> frozenset[str]:

@@ -47,7 +47,7 @@ STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at 
 """Message for a returned name without a slot. After a return has ended, the loop sends further deletes only for
 machines with a slot."""
 
-HINDERED = " What its place says: "
+HINDERED = " The place reports: "
 """Words before the reason that the place gives, at the end of the messages ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
 
 CODE = " Error Code: "
@@ -86,7 +86,7 @@ def request_answer(record: RequestRecord) -> Answer:
     machines = [entry for slot in slots if (entry := _machine_entry(slot, record)) is not None]
     # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
     status = RequestStatus.RUNNING if record.is_cancelling else record.ended or RequestStatus.RUNNING
-    message = "cancelling: HostFactory has not asked for a long time." if record.is_cancelling else record.message
+    message = "cancelling: HostFactory has not polled for a long time." if record.is_cancelling else record.message
     return _answer(record.id, status, message, machines)
 
 

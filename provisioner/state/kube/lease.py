@@ -243,13 +243,13 @@ class KubeTurn(SignedLease):
                 # The Lease was deleted, and no other loop can have it. If another loop creates it first, ours fails.
                 spec = {"holderIdentity": self._identity, "acquireTime": self._micro_time(), **spec}
             elif lease["spec"].get("holderIdentity") != self._identity:
-                raise StateStale(f"{self._place}: another process has it now. This loop ends.")
+                raise StateStale(f"{self._place}: another process has the Lease now. This loop ends.")
             signed = sign(_signature(lease) or self._signed)
             notes = {HOLDER: json.dumps(signed) if signed else "", CYCLE: self._cycle}
             if self._write(lease, spec, {name: text for name, text in notes.items() if text}):
                 self._signed = signed
                 return
-        raise StateUnreachable(f"{self._place} is changed by others at each moment. It is tried again.")
+        raise StateUnreachable(f"{self._place}: other processes keep changing the Lease. The loop tries again.")
 
     def _renew_until(self, closing: threading.Event) -> None:
         while True:

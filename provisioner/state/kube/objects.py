@@ -92,4 +92,4 @@ def unpack(text: str, place: str = "", convert: Callable[[Any], Any] = lambda va
         packed = base64.b64decode(text, validate=True)
         return convert(json.loads(zlib.decompress(packed).decode("utf-8", "surrogateescape")))
     except (zlib.error, ValueError, TypeError) as error:
-        raise StateUnreadable(f"{place}: a text in it is damaged: {error}. Restore it if it stays so.") from error
+        raise StateUnreadable(f"{place}: has a damaged text: {error}. If this repeats, restore it.") from error

@@ -51,7 +51,7 @@ def _copy_memory(source: AnyState, state: AnyState) -> Intent:
     memory, present = _read_memory(source), _read_memory(state)
     is_used = present is not None or state.memory.existed()
     if is_used and (memory is None or present is None or replace(present, epoch=memory.epoch) != memory):
-        raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty one.")
+        raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty state.")
     intent = source.intent.read()
     epoch = state.loop_lock.raise_epoch(memory.epoch + 1 if memory else 1)
     if memory is not None:

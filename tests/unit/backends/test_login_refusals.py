@@ -46,8 +46,8 @@ def test_only_the_login_and_its_rights_concern_the_login(status: int, text: str,
 
 
 def test_a_refused_login_is_to_be_renewed_and_a_missing_right_to_be_granted() -> None:
-    assert "; renew it, or name another login" in explained("Unauthorized", 401)
-    assert "; grant the right to its account, or name another login" in explained(ROLE, 403, advice="use TLS")
+    assert "; renew the login, or name another login" in explained("Unauthorized", 401)
+    assert "; grant the right to this account, or name another login" in explained(ROLE, 403, advice="use TLS")
     assert explained("Unauthorized", 401, advice="use TLS") == "Unauthorized: use TLS"
 
 

@@ -62,9 +62,9 @@ GOOD = subscription()
         pytest.param(Service(GOOD), [], id="fine"),
         pytest.param(Service(GOOD, exceptions.MethodNotImplemented("")), [], id="the emulator"),
         pytest.param(
-            Service(exceptions.NotFound("Resource not found"), ()), ["there is none, or it has expired"], id="gone"
+            Service(exceptions.NotFound("Resource not found"), ()), ["does not exist, or has expired"], id="gone"
         ),
-        pytest.param(Service(GOOD, ()), ["we may not read it: give"], id="no right to read"),
+        pytest.param(Service(GOOD, ()), ["the loop may not read it: give"], id="no right to read"),
         pytest.param(
             Service(exceptions.PermissionDenied("no pubsub.subscriptions.get")),
             ["its settings cannot be read, so they were not checked: no pubsub.subscriptions.get"],
@@ -110,4 +110,4 @@ def test_the_subscription_is_distinguished_from_a_pool(monkeypatch: pytest.Monke
     monkeypatch.setattr(pubsub_v1, "SubscriberClient", Service(GOOD, ()))
     listed = findings_document(subscription_findings("p", "hints", 3.0))
     document = {"id": "demo", "name_prefix": "hf", "pools": {}, "templates": {}, "warnings": [], "findings": listed}
-    assert f"  WARNING events: subscription {PATH}: we may not read it" in "\n".join(check_lines(document))
+    assert f"  WARNING events: subscription {PATH}: the loop may not read it" in "\n".join(check_lines(document))

@@ -184,7 +184,7 @@ class Seeing:
     ("error", "step"),
     [
         (ErrorClass.DENIED, "correct pools.jobs or its rights"),
-        (ErrorClass.TIMEOUT, "check that this host reaches it; try again"),
+        (ErrorClass.TIMEOUT, "let this host reach the place; try again"),
     ],
 )
 def test_every_kind_is_observed_and_counted_and_a_failure_has_cause_and_step(
@@ -248,7 +248,7 @@ def test_check_warns_of_what_our_own_labels_replace(example: Path, capsys: pytes
     body = textwrap.indent(spec.read_text(), "  ")
     spec.write_text(f"metadata: {{labels: {{hf-provisioner/pool: mine, app: grid}}}}\nspec:\n{body}")
     assert run(["check"]) == 0
-    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: replaced by our own"
+    text = "pools.gke-main.pod_spec: 'standard.yaml': metadata.labels.hf-provisioner/pool: is set by the provisioner"
     assert f"WARNING {text}" in capsys.readouterr().out
     assert run(["check", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["warnings"][0] == text

@@ -110,7 +110,7 @@ def test_without_hostfactory_s_environment_the_option_is_named_that_stands_in_fo
         monkeypatch.delenv(name)
     code, _, error = ended(*command.split())
     assert (code, "HF_PROVIDER_" in error, error.count("\n")) == (2, True, 1)
-    assert error.endswith(f"; give {option}, or set it as HostFactory does for its scripts\n")
+    assert error.endswith(f"; give {option}, or set the variable as HostFactory does\n")
 
 
 def test_a_templates_file_that_is_not_there_is_said_with_what_to_do(site: Path, ended: Ended) -> None:

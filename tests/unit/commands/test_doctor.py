@@ -45,7 +45,7 @@ def test_an_api_server_with_another_time_is_reported(
 
 def test_the_place_of_an_api_is_that_of_the_scripts() -> None:
     options = argparse.Namespace(config=None, state_dir=Path("kubernetes:hf"))
-    with pytest.raises(UsageError, match="doctor takes it from STATE in"):
+    with pytest.raises(UsageError, match="doctor reads STATE in the provider config"):
         parts_environment(options)
 
 

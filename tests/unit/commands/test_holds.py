@@ -29,7 +29,7 @@ HELD = memory(
         id_=OTHER, ended=RequestStatus.COMPLETE, reported_at=BEFORE,
     ),
 )  # fmt: skip
-UNUSED = "No hold was recorded."
+UNUSED = "No hold was changed."
 
 
 @pytest.fixture

@@ -104,13 +104,13 @@ def signed_off(state: StateDir) -> str:
     assert state.loop_lock.acquire(0)
     state.loop_lock.raise_epoch()
     state.loop_lock.sign_off()
-    return ": it ended in order: start `provisioner run`; no machine is made or deleted until then\n    If a loop runs"
+    return ": the loop ended in order: start `provisioner run`; no machine is made or deleted until then\n    If a loop"
 
 
 def gone(state: StateDir) -> str:
     sign(state, {"pid": 2**22 + 1})
     state.loop_lock.release()
-    return f"process {2**22 + 1} on {os.uname().nodename} is gone without an end: start `provisioner run`; no machine"
+    return f"process {2**22 + 1} on {os.uname().nodename} is gone without an orderly end: start `provisioner run`; no"
 
 
 def idle(state: StateDir) -> str:
@@ -142,7 +142,7 @@ def test_a_loop_that_does_not_run_may_work_on_the_directory_where_a_later_one_be
     desk.leave(PLANNED, TWO_POOLS, note=note)
     signed_off(desk.state)
     assert "it uses another state: compare" in flat(shown(desk)[1])
-    for directory, words in ((desk.state.path, ": compare"), ("/new", ", and a later one began on /new: compare")):
+    for directory, words in ((desk.state.path, ": compare"), ("/new", ", and a later loop began on /new: compare")):
         add_to_note(note, directory)
         assert f"it uses another state{words}" in flat(shown(desk)[1])
 
@@ -198,7 +198,9 @@ def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Des
         lock.sign(identity())
         os.utime(path, (time.time() - ago, time.time() - ago))
         code, text = shown(desk)
-        message = rf"LOCK of intent.json, .*refused: {file} is held for 7\d s. Signed by process {os.getpid()} on"
+        message = (
+            rf"LOCK of intent.json is held, .*refused: {file} is held for 7\d s. Signed by process {os.getpid()} on"
+        )
         held = re.search(message, text)
         assert (code, bool(held), "LOCK" in text) == ((1, True, True) if ago > 5 else (0, False, False)), text
     age([Path(path)], ago)
@@ -374,7 +376,7 @@ def test_an_old_copy_of_memory_is_a_problem(desk: Desk) -> None:
 def test_a_memory_without_its_lock_file_is_a_problem(desk: Desk) -> None:
     Path(desk.state.memory.lock_path).unlink()
     code, text = shown(desk)
-    assert (code, "MEMORY ALONE: memory.json stands without its lock file" in text) == (1, True), text
+    assert (code, "MEMORY ALONE: memory.json exists without its lock file" in text) == (1, True), text
 
 
 @pytest.mark.parametrize("by_memory", [False, True], ids=["by its lock file", "by what memory has read"])
@@ -592,7 +594,7 @@ def test_yaml_says_what_json_says(desk: Desk) -> None:
 
 def test_a_filter_shows_a_part(desk: Desk) -> None:
     text = shown(desk, "--pool", "b")[1]
-    assert ("request" in text, table(text, "pool").keys()) == (False, {"b"})
+    assert ("  request " in text, table(text, "pool").keys()) == (False, {"b"})
     assert f"request {REQUEST}" in shown(desk, "--request", REQUEST, "--template", "T")[1]
 
 

@@ -96,7 +96,7 @@ def test_google_s_fields_and_ours_are_read(tmp_path: Path) -> None:
         pytest.param({"templateId": "a b"}, ".templateId", "digits, '_' or '-', got \"a b\"", id="a space"),
         pytest.param({"templateId": "a" * 65}, ".templateId", "1 to 64", id="65 characters"),
         pytest.param({"templateId": 7}, ".templateId", "got 7", id="id is a number"),
-        pytest.param({"templateId": "good"}, ".templateId", "there twice", id="id is there twice"),
+        pytest.param({"templateId": "good"}, ".templateId", "occurs twice", id="id is there twice"),
         pytest.param({"maxNumber": -2}, ".maxNumber", "from -1 to 10000, got -2", id="below -1"),
         pytest.param({"maxNumber": 10001}, ".maxNumber", "got 10001", id="above HF's limit"),
         pytest.param({"maxNumber": True}, ".maxNumber", "got true", id="maxNumber is true"),

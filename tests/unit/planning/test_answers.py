@@ -152,7 +152,7 @@ def test_machines_are_listed_in_the_order_of_their_slots_each_with_the_account_o
 FAILED = unsent(1, Verdict.FAILED, failure=STOCKOUT)
 
 
-ANNOUNCED = "cancelling: HostFactory has not asked for a long time."
+ANNOUNCED = "cancelling: HostFactory has not polled for a long time."
 CANCELLED = slot(0, Verdict.CANCELLED, delete=DeleteReason.CANCELLED)
 HAD = running(0, Verdict.SUCCEEDED)
 

@@ -83,7 +83,7 @@ def test_another_world_is_never_believed_however_often_it_shows() -> None:
     assert last.memory.brake is not None
     assert (last.memory.brake.reason, last.memory.brake.pool) == (BrakeReason.WRONG_ENDPOINT, "a")
     assert last.memory.brake.detail == (
-        "The pool shows none of its 10 machines but 3 without a request. "
+        "The pool shows none of its 10 machines, but shows 3 without a request. "
         "If you release the brake, you confirm that its machines are lost."
     )
     ends = {name(number): MachineEnd(LossCause.DELETED) for number in range(10)}
@@ -180,7 +180,7 @@ def test_an_observation_that_does_not_say_its_place_is_judged_by_what_it_shows()
 def test_operators_are_asked_to_check_the_place() -> None:
     distrusted = planned(grid(), observe(others=range(3))).distrusted["a"]
     assert format_distrust("a", distrusted, 1_700_000_000.0 - SEEN - 1) == (
-        "pools.a shows none of its 10 machines but 3 without a request: another cluster or project "
+        "pools.a shows none of its 10 machines, but shows 3 without a request: another cluster or project "
         "may answer instead. Restore the settings that lead to the pool's own place and start again; or, if the pool's "
         "machines are gone, run `provisioner recover --release-brake`. Until then the pool's machines do not count as "
         "lost."

@@ -33,7 +33,7 @@ def test_a_file_replaced_on_the_server_meanwhile_is_opened_again(tmp_path: Path,
 )
 def test_what_stays_stale_is_to_be_mounted_anew_and_not_to_be_made(tmp_path: Path, monkeypatch, call, error) -> None:
     monkeypatch.setattr(atomic.os, call, failing(getattr(os, call), errno.ESTALE, 1 if call == "stat" else 10_000))
-    with pytest.raises(error, match="mount it anew") as raised:
+    with pytest.raises(error, match="mount the file system") as raised:
         read_whole(str(tmp_path / "f"), "Make it.")
     assert "Make it" not in str(raised.value)
     assert "does not exist" not in str(raised.value)
@@ -41,7 +41,7 @@ def test_what_stays_stale_is_to_be_mounted_anew_and_not_to_be_made(tmp_path: Pat
 
 @pytest.mark.parametrize(("call", "ask"), [("lstat", stat_file), ("listdir", names_in)])
 @pytest.mark.parametrize(
-    ("code", "words"), [(errno.ESTALE, "mount it anew"), (errno.EIO, "dmesg"), (errno.EACCES, "belongs to")]
+    ("code", "words"), [(errno.ESTALE, "mount the file system"), (errno.EIO, "dmesg"), (errno.EACCES, "belongs to")]
 )
 def test_a_refused_question_about_a_file_names_the_next_step(
     tmp_path: Path, monkeypatch, call: str, ask: Callable[[str], object], code: int, words: str

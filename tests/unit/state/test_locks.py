@@ -127,7 +127,7 @@ def test_the_turn_is_not_held_for_long_by_a_process_that_takes_it_for_a_moment(t
         ({"host": os.uname().nodename, "pid": 1}, "process 1 on host .*, which runs on this host"),
         (
             {"host": os.uname().nodename, "pid": 2**22 + 1},
-            "which no longer runs: a child of it or a process",
+            "which no longer runs: its child, or a process",
         ),
         ({"host": "h", "pid": 7, "since": "2030-01-02T03:04:05Z"}, "since 2030-01-02T03:04:05Z"),
     ],

@@ -59,7 +59,7 @@ def test_a_loop_whose_lock_file_is_gone_or_senseless_gets_an_error(tmp_path: Pat
     assert loop.acquire(0)
     loop.raise_epoch()
     path.write_bytes(b"x" * 256)
-    with pytest.raises(StateUnreadable, match=r"loop\.lock: holds no epoch"):
+    with pytest.raises(StateUnreadable, match=r"loop\.lock: contains no epoch"):
         loop.epoch()
     path.unlink()
     with pytest.raises(StateMissing):

@@ -91,8 +91,11 @@ HOLDER = {"pid": 7, "host": "vm"}
             LifeSigns(HOLDER, 9.0, 70.0, "released"),
             "process 7 on vm no longer holds the loop's lock and did not sign off: start",
         ),
-        (LifeSigns(HOLDER, 9.0, 70.0, "gone"), "process 7 on vm is gone without an end: start `provisioner run`"),
-        (LifeSigns(HOLDER, 9.0, 70.0, "ended"), "it ended in order: start `provisioner run`"),
+        (
+            LifeSigns(HOLDER, 9.0, 70.0, "gone"),
+            "process 7 on vm is gone without an orderly end: start `provisioner run`",
+        ),
+        (LifeSigns(HOLDER, 9.0, 70.0, "ended"), "the loop ended in order: start `provisioner run`"),
         (LifeSigns(), "start `provisioner run`; no machine is made or deleted until then"),
     ],
 )

@@ -42,7 +42,7 @@ def test_costs_per_hour_of_the_month_and_the_forecast() -> None:
     assert seen["per_month"] == {"used": 8.0, "limit": 1000.0, "reached": False, "forecast": 8.0 + 48 * 10.0}
     assert (seen["currency"], seen["held_back"], seen["since"]) == ("EUR", 0, None)
     assert list(spending_lines(seen)) == [
-        "costs 10.00 of 20.00 EUR per hour; this month 8.00 of 1000.00 EUR, 488.00 at its end if these machines stay"
+        "costs 10.00 of 20.00 EUR per hour; this month 8.00 of 1000.00 EUR, 488.00 at the end if these machines stay"
     ]
 
 
@@ -61,7 +61,7 @@ def test_the_budget_that_holds_machines_back_has_their_number_and_time(budget: d
     assert [part for part in ("hour", "month") if seen[f"per_{part}"]["reached"]] == [which]
     used = "10.00 of 10.00" if which == "hour" else "8.00 of 8.00"
     line = budget_alarm(seen)
-    assert line.startswith(f"BUDGET of the {which} is used up ({used} EUR): it holds back 6 machines since ")
+    assert line.startswith(f"BUDGET of the {which} is used up ({used} EUR): 6 machines held back since ")
     end = "the next month" if which == "month" else "machines are returned"
     assert line.endswith(f", until {end} or until budget.per_{which} is raised")
 

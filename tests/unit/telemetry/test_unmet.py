@@ -90,7 +90,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         CAP,
         STRAYS,
         rf"2 in a: cap of 7 since {TIME} \(100 s\); "
-        rf"held by {OTHER} \(4\), 2 machines without a request, {REQUEST} \(1\)",
+        rf"used by {OTHER} \(4\), 2 machines without a request, {REQUEST} \(1\)",
     ),
     "a cap that machines hold which the brake keeps": (
         replace(CAPPED, brake=MANY), CAP, STRAYS, r"2 in a: .*, 2 machines without a request that the brake keeps, .*"
@@ -99,7 +99,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         memory(record(count=1), *(kept(id_, 1) for id_ in OTHERS)),
         limits(pool("a", max_machines=5)),
         {},
-        rf"1 in a: .*; held by {OTHERS[0]} \(1\), {OTHERS[1]} \(1\), {OTHERS[2]} \(1\) and 2 more",
+        rf"1 in a: .*; used by {OTHERS[0]} \(1\), {OTHERS[1]} \(1\), {OTHERS[2]} \(1\) and 2 more",
     ),
     "a window, and the pool after it": (
         memory(
@@ -134,7 +134,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         {},
         rf"1 in a: not running, other since {TIME} \(\d+ s\): ImagePullBackOff; "
         r"spills over to e in 6\d min; next try in 8 min at the latest; c is at its cap of 0; "
-        r"b is paused; nor in d \(backoff\)",
+        r"b is paused; none is made in d \(backoff\)",
     ),
     "a throttled pool": (
         memory(
@@ -168,7 +168,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         limits(pool("a", max_machines=9, max_machines_total=2)),
         {},
         rf"1 in a: cap of 2 since {TIME} \(100 s\): max_machines_total, over all templates; "
-        rf"held by {REQUEST} \(1\), {OTHER} \(1\)",
+        rf"used by {REQUEST} \(1\), {OTHER} \(1\)",
     ),
     "calls that are under way": (
         memory(record(count=1)),
@@ -252,7 +252,7 @@ def test_a_request_that_waits_behind_another_names_it() -> None:
     first, second = lines(
         status_model(make_status_inputs(full(record(count=1), record(count=2, id_=OTHER, read_at=NOW))))
     )
-    assert ("behind" in first, f"behind {REQUEST}" in second) == (False, True)
+    assert ("served first" in first, f"request {REQUEST} is served first" in second) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -520,7 +520,7 @@ def test_a_template_id_is_given_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         render(settings(tmp_path, templates=[TEMPLATE, TEMPLATE | {"maxNumber": 4}]), tmp_path / "out")
     [problem] = caught.value.problems
-    assert str(problem) == "templates.1.templateId: 'Vm' is that of templates.0 too; rename one"
+    assert str(problem) == "templates.1.templateId: 'Vm' is also the id of templates.0; rename one of them"
 
 
 # --- own pools --------------------------------------------------------------------------------------------------------

@@ -125,4 +125,4 @@ class Renewable(AnonymousCredentials):  # type: ignore[misc]
 def test_a_login_that_compute_refuses_is_the_clocks_fault_if_the_clock_is_wrong() -> None:
     date = formatdate(time.time() - 1500.0, usegmt=True)
     assert "this host's clock is 25 min ahead of" in failed(reading(Busy(401, Date=date), Renewable())).failure.text
-    assert "is refused; renew it" in failed(reading(Busy(401), Renewable())).failure.text
+    assert "is refused; renew the login" in failed(reading(Busy(401), Renewable())).failure.text

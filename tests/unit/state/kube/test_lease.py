@@ -124,7 +124,7 @@ def test_a_loop_that_is_killed_is_replaced_within_twenty_seconds(world: World, p
     assert second.raise_epoch() == 2
     assert not second.has_calls()
     assert not first.keep()
-    with pytest.raises(StateStale, match="another process has it"):
+    with pytest.raises(StateStale, match="another process has the Lease"):
         first.raise_epoch()
 
 
@@ -284,7 +284,7 @@ def test_a_write_that_others_disturb_is_repeated_and_keeps_what_they_wrote(world
     assert turn.holder()["ended"]
     assert world.lease["metadata"]["annotations"]["provisioner.hostfactory.dev/note"] == "3"
     api.before = lambda call: world.annotate(note=str(len(api.calls))) if call.method == "PUT" else None
-    with pytest.raises(StateUnreachable, match="changed by others"):
+    with pytest.raises(StateUnreachable, match="keep changing the Lease"):
         turn.renew()
 
 
@@ -338,7 +338,7 @@ def test_the_thread_renews_through_failures_until_the_release_or_the_loss(world:
     other = {"spec": world.lease["spec"] | {"holderIdentity": "another"}}
     world.server.answer("PATCH", PATH, other, "application/merge-patch+json")
     threads.pop().run()
-    assert "another process has it" in vars(caplog.records[-1])["error"]
+    assert "another process has the Lease" in vars(caplog.records[-1])["error"]
     turn.release()
     assert world.lease["spec"]["holderIdentity"] == "another"
 
