@@ -60,7 +60,7 @@ class ScriptCall(NamedTuple):
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
         """Suppress a failure of the block and log it as a warning. The block records only a hint, and HF must get its
-        answer without this hint."""
+        answer even if the hint is not recorded."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -71,7 +71,7 @@ class ScriptCall(NamedTuple):
 
 
 def get_available_templates(call: ScriptCall) -> str:
-    """Return the document with those valid templates that HF asks for."""
+    """Return the document with the valid templates that HF asks for."""
     provider = call.provider()
     for problem in provider.problems:
         log.append(call.directories, "WARNING", "Ignored an invalid setting", {"problem": f"{problem.file}: {problem}"})
@@ -155,8 +155,8 @@ def _format_accepted(recorded: Recorded, message: str) -> str:
 
 
 def _format_silence(seconds: float | None) -> str:
-    """Return the first sentence of a message if the loop has been silent for too many ``seconds``; empty if the loop
-    runs or ``seconds`` is None (unknown)."""
+    """Return the first sentence of a message, which says that the loop is silent. Return an empty text if the loop
+    runs. ``seconds``: the length of the silence; None (unknown) counts as a loop that runs."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 

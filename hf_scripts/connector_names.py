@@ -15,7 +15,7 @@ from hf_scripts.commands import COMMANDS, run
 from provisioner.files.version import full_version
 
 PROVISIONER_COMMANDS = {"initializeDB": "init", "monitorEvents": "run"}
-"""Commands of ``provisioner`` by those of the connector's verbs that are not scripts of HostFactory."""
+"""The command of ``provisioner`` for each of the connector's verbs that is not a script of HostFactory."""
 
 
 def call_script() -> None:
@@ -34,8 +34,8 @@ def call_script() -> None:
 
 
 def run_loop() -> None:
-    """Run ``hf-monitor``: the loop in place of the connector's event daemon. Arguments are those of ``provisioner
-    run``."""
+    """Run ``hf-monitor``: the loop in place of the connector's event daemon. The command takes the arguments of
+    ``provisioner run``."""
     _become_provisioner("run", sys.argv[1:])
 
 

@@ -84,7 +84,7 @@ def check_searchable(path: str) -> Iterator[CheckResult]:
     """Yield a mistake if this user may not search a directory above the path, because files below such a directory seem
     not to exist. Only the first such directory is reported.
 
-    If the path leads through links, also check the directories above the path to which the links lead.
+    If the path leads through links, also check the directories above the links' targets.
     """
     ways = [PurePath(os.path.abspath(path)).parents, PurePath(os.path.realpath(path)).parents]
     for parent in [parent for way in ways for parent in reversed(way)]:
@@ -190,8 +190,8 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 
 
 def _has_shared_locks(probe: str) -> bool:
-    """Return True if a lock of this process keeps out other processes. The lock is tried by a second process, because
-    on NFS a test within one process cannot show this."""
+    """Return True if a lock of this process keeps out other processes. A second process tries to take the lock, because
+    on NFS a test within one process proves nothing."""
     with closed_at_end(open_shared(probe, os.O_RDWR)) as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)

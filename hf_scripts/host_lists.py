@@ -22,8 +22,8 @@ provisioner never have this form."""
 UID_LENGTH = sum(UID_PARTS) + len(UID_PARTS) - 1
 
 PIECE = 65_536
-"""Bytes of a long list of hosts that are parsed at a time. If a list of fifty thousand hosts were parsed as a whole, it
-would take 25 MB of Python's dictionaries and twice the time."""
+"""Number of bytes of a long host list that are parsed at a time. Parsing a list of fifty thousand hosts as a whole
+would need 25 MB for Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
@@ -33,8 +33,8 @@ class Hosts(NamedTuple):
     names: list[str]
     """Host names as HF sent them. A name is empty if HF sent only an id."""
     machines: list[str]
-    """The provisioner's names of the machines. Such a name is usually the machine id. If HF sent no machine id, or a
-    pod's uid beside the host name, the name is the short host name."""
+    """The provisioner's names of the machines. Such a name is usually the machine id. If HF sent no machine id, or sent
+    a pod's uid together with a host name, the name is the short host name."""
 
 
 def returned(document: Document) -> Hosts:

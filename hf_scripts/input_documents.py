@@ -20,8 +20,8 @@ MAX_COUNT = SLOT_BLOCK
 the state files."""
 
 MAX_NAMES = 100_000
-"""Maximum number of machines in a return request, and in a request. Their names stay in the state files until the
-return request is trimmed."""
+"""Maximum number of machines in a return request. Their names stay in the state files until the return request is
+trimmed."""
 
 NAME_BYTES = 255
 """Maximum number of bytes of a name or id from HF. The full name of a host is never longer than 255 bytes."""

@@ -43,7 +43,8 @@ SCRIPT_CALLS: Mapping[str, tuple[object, int]] = {
     "requestReturnMachines": ({"machines": []}, 1),
     "getReturnRequests": ({}, 0),
 }
-"""By script, a document that makes the script record no request, and the exit code with which the script then ends."""
+"""For each script, a document from which the script records no request, and the exit code with which the script then
+ends."""
 
 
 def main(arguments: list[str], environment: Mapping[str, str]) -> int:

@@ -84,7 +84,8 @@ def rotate(path: str, file: int, keep: int) -> None:
     """Rename the log at ``path`` to ``path.1``, ``path.1`` to ``path.2`` and so on up to ``keep``. ``file``: the
     descriptor of the open log.
 
-    Of several calls that notice a full log, only one renames it. Raises OSError if another call is rotating the log.
+    If several calls notice a full log, only one call renames the log. Raises OSError if another call is rotating the
+    log.
     """
     import fcntl  # imported here because only one call in many thousands rotates
 

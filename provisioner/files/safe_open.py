@@ -20,8 +20,8 @@ ASIDE_SUFFIX = ".new"
 """Suffix of a temporary file. The file is in the same directory as the file that it will replace."""
 
 CHANGES = 3
-"""Number of tries to open a file and to count its hard links. Another of our writers may add or remove a hard link in
-between, so that a try fails."""
+"""Number of tries to open a file and to count its hard links. A try fails if another of our writers adds or removes a
+hard link in between."""
 
 READS_LINKED = ContextVar("reads_linked", default=False)
 """True while ``read_own`` accepts a file with hard links. A dump sets the value, because the files of a copied state
@@ -53,7 +53,7 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 @contextmanager
 def closed_at_end(descriptor: int) -> Iterator[int]:
     """Close a descriptor at the end of the block. Raises OSError, because a file server may report a failed write only
-    then."""
+    when the file is closed."""
     try:
         yield descriptor
     finally:

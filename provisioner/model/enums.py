@@ -13,8 +13,8 @@ from provisioner.utc import format_utc as format_utc
 
 
 class Phase(StrEnum):
-    """The state of a machine as its pool shows it. Phases may follow each other in any order, because they are
-    observed."""
+    """The state of a machine as its pool shows it. The program expects no order of the phases, because it only reports
+    what a pool shows."""
 
     SUBMITTED = "submitted"
     PENDING = "pending"
@@ -43,7 +43,7 @@ NEVER = float("inf")
 """Loop time of an event that will not happen."""
 
 LONG_AGO = float("-inf")
-"""Loop time of an event that has not happened, so that a comparison treats the event as long past."""
+"""Loop time that stands for an event that has not happened. Comparisons treat such an event as long past."""
 
 
 class DeleteReason(StrEnum):
@@ -57,7 +57,7 @@ class DeleteReason(StrEnum):
     CANCELLED = "cancelled"
     ORPHANED = "orphaned"
     DOUBLED = "doubled"
-    """Another object of the machine's name exists and stays."""
+    """Another object with the machine's name exists and stays."""
 
 
 class PendingReason(StrEnum):
@@ -101,7 +101,7 @@ class ErrorClass(StrEnum):
     it."""
     backs_off: bool
     """True if the next create would fail too, so that the pool backs off at once. If False, the pool backs off only if
-    most of a round fails."""
+    most machines of a round fail."""
     stops_batch: bool
     """True if further creates of the pool and template are not sent in this cycle, because they would fail in the
     same way."""

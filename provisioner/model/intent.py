@@ -17,7 +17,7 @@ class Request:
     created_wall: float
     """Time of the request in epoch seconds on the script's host, used only if memory is lost."""
     rc_account: str = ""
-    """LSF's account of the request, which is returned with each machine."""
+    """Account that LSF named in the request. The answer names this account for each machine."""
 
 
 @dataclass(frozen=True, slots=True)

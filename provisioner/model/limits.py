@@ -23,7 +23,8 @@ class PoolLimits:
     announce_seconds: float = 3600.0
     """Seconds before the known end of a machine at which the end is reported to HF."""
     least_life_seconds: float = 0.0
-    """Minimum seconds until the end of a machine when it begins to run, if its end is known."""
+    """Minimum seconds that a machine must still have until its known end. A machine with less time fails before it
+    counts as running."""
     down_seconds: float = 900.0
     """Seconds for which a machine that ran may be down before it counts as lost. If many machines are down at once,
     they do not count as lost. 0: no limit."""
@@ -32,7 +33,8 @@ class PoolLimits:
     0: never."""
     spill_after_seconds: float = 180.0
     queue_spill_seconds: float | None = None
-    """``spill_after_seconds`` for a machine in a queue of its place. None: the machine stays in the queue."""
+    """Seconds that a machine waits in a queue of its place before another pool may make the machine. None: the machine
+    stays in the queue."""
     lag_seconds: float = 0.0
     """Minimum seconds between the starts of two snapshots that together prove that a machine is gone."""
     mass_loss_seconds: float = 60.0
@@ -79,7 +81,7 @@ class Budget:
     per_hour: float | None = None
     """Highest hourly cost of all machines that exist or were requested. None: no limit."""
     per_month: float | None = None
-    """Cost of a calendar month (UTC) at which no further machine is requested. None: no limit."""
+    """Maximum cost of a calendar month (UTC). Above this cost, no further machine is requested. None: no limit."""
     currency: str = "USD"
 
 
@@ -101,7 +103,8 @@ class OrphanLimits:
     grace_seconds: float = 600.0
     cap_per_hour: int = 20
     unlisted_after_seconds: float | None = None
-    """Seconds after which a machine is deleted if HF's lists do not name it. None: the machine is only shown."""
+    """Seconds after which a machine is deleted if HF's lists do not name it. None: the machine is only reported to
+    operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ class Tries(NamedTuple):
     failed: int = 0
     """Number of slots that failed and used up a try."""
     failure: Failure | None = None
-    """Failure of the last slot that failed. If this slot only ran out of time, the failure of an earlier slot."""
+    """Failure of the last slot that failed. If the last slot only ran out of time, this is the failure of an earlier
+    slot."""
 
 
 UNTRIED = Tries()
@@ -65,8 +66,8 @@ class Life(NamedTuple):
     """Moment at which HF was asked to return the machine because of its age or its known end. The machine runs until
     HF returns it."""
     used_from: float | None = None
-    """Moment at which the machine's usage begins, if it is not ``asked_at``: the machine waited first, or it appeared
-    again after it had counted as gone."""
+    """Moment at which the machine's usage begins. None: usage begins at ``asked_at``. Usage begins later if the machine
+    waited first, or if it appeared again after it had counted as gone."""
     is_early_loss: bool = False
     """True if the machine ended by itself soon after it began to run, so that it counts as a failed boot of its
     pool."""
@@ -373,8 +374,8 @@ class UsageTotals:
     """The totals of the time for which machines existed. A machine is added when it is gone."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
-    """Milliseconds by UTC day, and then by template, pool and account. Older days are summed by pool under an empty
-    day."""
+    """Milliseconds by UTC day, and then by template, pool and account. The totals of older days are added up by pool,
+    under an empty day."""
     since_wall: float | None = None
     """Epoch seconds since which usage is counted. None: this memory has not counted a machine yet."""
 
@@ -391,7 +392,7 @@ class Memory:
     requests: Mapping[str, RequestRecord] = field(default_factory=dict)
     returns: Mapping[str, ReturnRecord] = field(default_factory=dict)
     windows: Mapping[tuple[str, str], Window] = field(default_factory=dict)
-    """The windows by pool and template. memory.json has a table of this name."""
+    """The windows by pool and template. The field's name stays, because memory.json has a table of the same name."""
     orphans: Orphans = Orphans()
     hosts: Hosts = Hosts()
     places: Places = Places()

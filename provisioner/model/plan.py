@@ -94,7 +94,7 @@ class Deferral(NamedTuple):
     """The pool for which the machines wait; if they wait for no pool, the first pool of the template."""
     machines: int
     reasons: Mapping[str, PendingReason]
-    """By pool, the reason why the pool takes no machine. Only pools that the plan has considered are included."""
+    """The reason why each pool takes no machine, by pool. Only the pools that the plan has considered are included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ class Unmet:
     text: str = ""
     """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None
-    """Moment since which the reason holds or, if this is unknown, since which the machines are wanted. None: the moment
-    is in the window of the pool and template in memory."""
+    """Moment since which the reason holds or, if this is unknown, since which the machines are wanted. None: memory has
+    the moment, in the window of the pool and template."""
     next_try_at: float | None = None
     """Moment at which the next try begins. None: as soon as the reason is gone."""
     spills_to: str = ""

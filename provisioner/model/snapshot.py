@@ -130,10 +130,11 @@ class Snapshot:
     """Names for which this observation asked the place. For any other name, the snapshot only shows whether a machine
     with our identity has this name."""
     ends: Mapping[str, MachineEnd] = field(default_factory=dict)
-    """Ends of machines that have left no leftovers, by the machine's name; also of machines that existed only between
-    two observations. If a name is also in ``machines``, its machine exists."""
+    """Ends of machines that have left no leftovers, by name. Machines that existed only between two observations are
+    included. If a name is also in ``machines``, its machine exists."""
     doubles: Mapping[str, tuple[Machine, ...]] = field(default_factory=dict)
-    """Other live objects of a name in ``machines``, from a place that does not keep names unique. Each has a uid."""
+    """Other live objects that have a name in ``machines``, by this name. A place that keeps names unique has no such
+    objects. Each object has a uid."""
     problems: tuple[str, ...] = ()
     """Texts for operators about the pool's place: changes that others made, and settings that will fail. A text about a
     setting that will fail begins with ``FAULT``."""
@@ -195,8 +196,8 @@ after an hour, so this delay does no harm."""
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """The activity of HF that the loop has noticed. The loop keeps it only in its process: after a restart every id
-    counts as just polled. Moments are in loop time."""
+    """The activity of HF that the loop has noticed. The activity is not stored. So after a restart every id counts as
+    just polled. Moments are in loop time."""
 
     polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""

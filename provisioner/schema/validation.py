@@ -103,7 +103,7 @@ def words_of(model: type[Section], setting: str) -> str:
 
 
 def all_notes(field: FieldInfo) -> list[object]:
-    """Return the metadata of a setting's type and of its parts."""
+    """Return the metadata of a setting's type and of the type's parts."""
     return [*field.metadata, *_nested_notes(field.annotation)]
 
 

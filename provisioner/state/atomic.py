@@ -35,7 +35,7 @@ users of one group."""
 
 OPEN_AGAIN = 5
 """Number of times that a file is opened again if its content is too old or if NFS reports ESTALE. An NFS cache may be
-the cause, so only the last try is believed."""
+the cause, so only the result of the last try counts."""
 
 FIRST_PAUSE = 0.02
 """Seconds before a file is opened again for the first time. Each later pause is twice as long, so that all pauses

@@ -133,7 +133,7 @@ def _prefix(path: str) -> str:
 
 
 def _content_while_owned(path: str) -> bytes:
-    """Return the content of a posted write. If its owner no longer locks the file, remove the file and return empty
+    """Return the content of a posted write. If the owner no longer locks the file, remove the file and return empty
     bytes."""
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         try:

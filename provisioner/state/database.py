@@ -24,8 +24,8 @@ BLOCK = 65_536
 """Bytes per read in the search for the beginning of a file. The search mostly ends in the first block."""
 
 ENDS = (b"}}}", b"{}}")
-"""Possible last bytes of a database: the brackets that close the last document (or an empty table), its table, and the
-whole file."""
+"""Possible last bytes of a database. ``}}}`` closes the last document, its table and the file; ``{}}`` is an empty last
+table and the end of the file."""
 
 RECOVER = "Restore it from a backup, or run `provisioner recover`."
 
@@ -75,11 +75,11 @@ class StateStorage(Storage):
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """Return the content before ``mark`` in a file with one of our endings.
+    """Return the content before ``mark`` in a file that ends as ``ENDS`` lists.
 
-    ``mark``: a table's name in quotes. Inside a JSON text, these quotes would have backslashes, so a match is a key. If
-    the key is at another depth, the content before it does not parse. Raises OSError, or ValueError if the file has
-    another ending or lacks ``mark``.
+    ``mark``: a table's name in quotes. Inside a JSON text, these quotes have backslashes, so a match is a key. If the
+    key is at another depth, the content before it does not parse. Raises OSError, or ValueError if the file has another
+    ending or lacks ``mark``.
     """
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -94,12 +94,12 @@ def _beginning(path: str, mark: bytes) -> bytes:
 
 
 def encode_json(content: Mapping[str, Any]) -> bytes:
-    """Return a database, or a part of a database, as bytes in the form of our files."""
+    """Return a database, or a part of a database, as bytes of JSON without white space, as in our files."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
-    """Return each document with its id, as bytes in the form of our files.
+    """Return each document with its id, in the bytes that our files contain for the document.
 
     A file that contains these bytes contains this document.
     """

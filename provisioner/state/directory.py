@@ -140,8 +140,8 @@ class StateFiles:
 
 
 class _Operation:
-    """A descriptor for a method of a part, for example ``journal.append``. The descriptor's name is from
-    ``ScriptState`` or ``State``."""
+    """A class attribute that returns a method of a part, for example ``journal.append``. The attribute has the name
+    that ``ScriptState`` or ``State`` gives to this method."""
 
     def __init__(self, path: str) -> None:
         self._find = attrgetter(path)
@@ -208,8 +208,8 @@ class StateDir(StateFiles):
         return os.path.exists(self._release) or os.path.exists(self._taken_release)
 
     def take_release(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. ``forget_release`` later forgets this
-        release, and no release that an operator asks for meanwhile. Raises StateUnwritable."""
+        """Return True if an operator has asked the loop to release the brake. ``forget_release`` later forgets only this
+        release. A release that an operator asks for meanwhile stays. Raises StateUnwritable."""
         with writing(self._release), suppress(FileNotFoundError):
             os.replace(self._release, self._taken_release)
         return os.path.exists(self._taken_release)

@@ -14,8 +14,8 @@ from provisioner.state.atomic import replace
 from provisioner.state.errors import StateError
 
 SUFFIX = ".state-directories"
-"""End of a note's file name. A path with another end is not read: the path itself comes from a file that any member of
-the group may write."""
+"""End of a note's file name. A path with another end is not read, because the path itself comes from a file that every
+member of the group may write."""
 
 KEPT = 5
 """Maximum number of directories that a note keeps besides the newest."""

@@ -156,8 +156,8 @@ ADVICE = {
     errno.EIO: "The disk failed, or NFS lost a lock: the kernel's log (dmesg) says which",
     errno.ENETRESET: "Check that the API server runs and that the loop reaches it with the Role `provisioner-state`",
 }
-"""An operator's next step by the number of the operating system's error. ENETRESET, which no file system reports, is
-the error of a state in a Kubernetes API."""
+"""An operator's next step by the number of the operating system's error. ENETRESET stands for an error of a Kubernetes
+API, because no file system reports ENETRESET."""
 
 
 def advice_message(error: OSError) -> str:

@@ -40,7 +40,7 @@ Each script that gives up may disturb a write twice, so the number is enough for
 """
 
 RELIABLE = frozenset({Condition.NEW, Condition.FINE})
-"""Conditions of the file in which scripts and the loop's trim write it."""
+"""Conditions of the file that allow scripts and the loop's trim to write the file."""
 
 
 class IntentFile(StateFile):
@@ -74,8 +74,9 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, this generation is higher than the generation of intent. An older file is read
-        again for a moment, because an NFS cache may still show it. Raises the errors of ``read``.
+        If an old copy was put back, the newest generation is higher than the generation of the returned intent. An
+        older file is first read again for a moment, because an NFS cache may still show it. Raises the errors of
+        ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data, see ``StateFile.condition``
@@ -195,7 +196,8 @@ class IntentStore(IntentFile):
     whole file."""
 
     def note_newest(self, generation: int) -> None:
-        """Record a generation that is missing in the lock file, so that writers refuse an older file from now on.
+        """Record a generation in the lock file if the generation is missing there. From now on, writers refuse an older
+        file.
 
         Raises StateUnwritable or LockTimeout.
         """

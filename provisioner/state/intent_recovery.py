@@ -274,7 +274,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 
 def _next_step_message(plan: Recovery) -> str:
-    """Return the text about the brake, for complete files and an operator who did not ask for a release."""
+    """Return the text about the brake if the files are complete and the operator did not ask for a release."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         first = " once no other provisioner makes machines" if plan.files.memory.brake.reason in CONFLICTS else ""
         return f"The brake stays latched. To release it{first}: provisioner recover --release-brake"

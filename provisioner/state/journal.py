@@ -128,8 +128,8 @@ class Journal:
         search only the newest file.
 
         ``most``: maximum number of lines of each file, the newest ones. The first cycle among them is left out if
-        others remain, because the limit may have cut this cycle. Raises no error, because the excerpt names a file that
-        cannot be read.
+        others remain, because the limit may have cut this cycle. An unreadable file raises no error; the excerpt names
+        the file.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []

@@ -28,16 +28,16 @@ RECORD_WIDTH = 256
 line."""
 
 HELD_SECONDS = 5.0
-"""Seconds after which a held lock is reported: a write takes milliseconds, and scripts give up after ``LOCK_WAIT``."""
+"""Seconds after which a held lock is reported. A write takes only milliseconds, and scripts give up after
+``LOCK_WAIT``."""
 
 SHORTEST_POLL = 0.001
 LONGEST_POLL = 0.04
-"""Longest pause in seconds between two tries. A shorter pause would burden an NFS server: each try is a call to the
-server, and fifty writers may be waiting."""
+"""Longest pause in seconds between two tries. A shorter pause would burden an NFS server, because each try is a call to
+the server, and fifty writers may wait."""
 
 TURN_POLL = 0.002
-"""Seconds between two tries for the lock by the process that has the turn (see ``DataLock``). Other processes do not
-try meanwhile."""
+"""Seconds between two tries to take the lock. Only the process that has the turn tries (see ``DataLock``)."""
 
 LOST_FILE = "The lock file was removed while it was held; no file was written. Never remove lock files. Try again."
 LOST_LOCK = (
@@ -104,7 +104,7 @@ class LockFile:
         return self._descriptor
 
     def is_in_place(self) -> bool:
-        """Return True while the locked file is the file that other processes find under its name."""
+        """Return True while other processes find the locked file under the lock's name."""
         if self._descriptor is None:
             return False
         with writing(self.path):
@@ -254,8 +254,8 @@ class DataLock:
             self._file.release()
 
     def note(self) -> None:
-        """Record the generation durably before the data of that generation is written, as a restore does. Raises
-        StateUnwritable."""
+        """Record the generation durably, before the data of this generation is written. A restore needs this order.
+        Raises StateUnwritable."""
         self._file.check_in_place()
         self._sign(durable=True)
 

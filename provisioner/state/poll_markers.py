@@ -144,7 +144,7 @@ class ReportedAnswers(SettledAnswers):
     def __init__(self, path: str) -> None:
         self.path = path
         self._listed: frozenset[str] = frozenset()
-        """Names in the directory when ``ids`` was last called."""
+        """Names that were in the directory at the last call of ``ids``."""
         self._kinds: dict[str, str] = {}
         """Kinds of the entries that ``ids`` has read, by entry name. The kind of an entry never changes."""
 

@@ -55,7 +55,7 @@ class ScriptState(Protocol):
         """Record the hosts that HF lists. The record is only a hint for the loop."""
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers by template id that the caller shows to HF.
+        """Record the maxNumbers that the caller shows to HF, by template id.
 
         If HF was shown a higher number before, this number stays. Return the maxNumbers to show, and a text that says
         where an operator finds the record.
@@ -93,7 +93,7 @@ class IntentPart(Part, Protocol):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, this generation is higher than the generation of intent.
+        If an old copy was put back, the newest generation is higher than the generation of the returned intent.
         """
 
     def note_newest(self, generation: int) -> None:

@@ -61,7 +61,7 @@ class Restored:
 
 
 def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
-    """Restore the dump. ``replaces``: present files may be moved aside. Present terminal answers always stay.
+    """Restore the dump. ``replaces``: True if present files may be moved aside. Present terminal answers always stay.
 
     Raises StateExists if present files must not be moved, LockTimeout while a loop or a script works on the directory,
     and other errors of the class StateError.
@@ -215,7 +215,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
     """Put back intent, with a generation above every generation that writers know, and with its old modification time.
 
-    The loop needs this time to recognize requests whose deadline is over.
+    The loop recognizes by this time the requests whose deadline is over.
     """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)

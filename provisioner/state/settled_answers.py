@@ -71,8 +71,8 @@ class SettledAnswers(ABC):
     def assume_reported(self, id_: str) -> None:
         """Record that HF is assumed to have the answer.
 
-        A recovery uses this method for a request whose machines HF may have had for a long time, because HF will not
-        ask for such a request again. Raises the errors of ``settle_reported``.
+        A recovery calls this method if HF may have had the request's machines for a long time. HF will not ask for such
+        a request again. Raises the errors of ``settle_reported``.
         """
         if self._last(id_) is None:
             self._add(id_, None, ASSUMED, "")
@@ -95,8 +95,8 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Read the id's last entry anew before each attempt to add an entry, and yield it. Raise StateStale after the
-        last attempt."""
+        """Read the id's last entry before each attempt to add an entry, and yield the last entry. Raises StateStale
+        after the last attempt."""
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:

@@ -24,7 +24,8 @@ class StatusStore(StateFile):
     kind = "status"
     advice = "A running loop makes this file again; start one with `provisioner run`."
     tables = ("lost", "available", "answers")
-    """Names of the tables. Answers are large and come last, so that readers of the other tables need not read them."""
+    """Names of the tables. The answers are large. Their table is last, so that readers of other tables need not read
+    the answers."""
 
     _generation: int | None = None
 
@@ -91,7 +92,7 @@ class PoolStatusFile(Located):
     """
 
     def write(self, pool_status: Mapping[str, Any]) -> None:
-        """Replace the content. The file is not fsynced, because a new process writes it again."""
+        """Replace the content. The file is not fsynced, because a restarted process writes the file again."""
         replace(self.path, json.dumps(pool_status).encode(), durable=False)
 
     def read(self) -> dict[str, Any]:

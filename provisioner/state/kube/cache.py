@@ -1,8 +1,8 @@
 """Local copies of all objects of a resource, made from lists alone, or kept up to date by the server's watch.
 
-The server ends each stream of the watch after ``STREAM_SECONDS``, and the next stream goes on from the last version. So
-a longer silence proves that the contact is lost. After ``410 Gone``, or if the version went back, the objects are
-listed again.
+The server ends each stream of the watch after ``STREAM_SECONDS``, and the next stream goes on from the last version. A
+longer silence proves that the contact is lost. After ``410 Gone``, or if the server's version became lower, the objects
+are listed again.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ class ListedObjects:
         """Number of restores of etcd that were noticed: lists with a lower version than the list before."""
 
     def start_following(self) -> None:
-        """Begin to follow the objects, in a subclass. This class lists the objects at each check instead."""
+        """Do nothing, because this class lists the objects at each check. A subclass begins to follow the objects
+        here."""
 
     def stop_following(self) -> None:
-        """End the work that ``start_following`` began."""
+        """End what ``start_following`` began."""
 
     def wait_synced(self, seconds: float) -> None:
         """Wait for the end of the first list, at most ``seconds``. Raises StateError if the list failed or has not

@@ -123,7 +123,7 @@ class ProvisionerObject:
 
     def forget_release(self) -> None:
         """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
-        Raises StateError; Conflict if the object has changed since."""
+        Raises Conflict if the object has changed since, or another StateError."""
         if self._taken:
             self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})
         self._taken = ""

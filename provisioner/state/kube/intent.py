@@ -42,8 +42,8 @@ class KubeIntent:
         """Versions of the caches at which the state was unused: no request existed and no loop had run."""
         self._uids: Mapping[str, str] = {}
         self._restores = 0
-        """Number of restores of etcd that the caches had noticed at the last check. Further restores may follow before
-        the next check, because a standby loop does not read intent."""
+        """Number of restores of etcd that the caches had noticed at the last check. A standby loop does not read
+        intent, so the caches may notice several restores between two checks."""
         self.is_old = False
         """True from a restore of etcd until an operator releases the brake."""
         self.on_restore: Callable[[], None] = lambda: None
@@ -77,7 +77,8 @@ class KubeIntent:
         return tuple(cache.version for cache in self._caches)
 
     def read(self) -> Intent:
-        """Return all of intent. Raises StateMissing if no request was recorded and no loop has run, and StateError."""
+        """Return all of intent. Raises StateMissing if no request was recorded and no loop has run, or another
+        StateError."""
         versions = self._check_caches()
         if self._intent is not None and versions == self._versions:
             return self._intent
@@ -131,13 +132,13 @@ class KubeIntent:
 
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation. If intent is an old copy, the newest generation is higher
-        than the generation of intent."""
+        than the generation of the returned intent."""
         intent = self.read()
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
-        """Do nothing, because a script cannot distinguish an old copy from the newest state. Requests that the script
-        adds are valid in both."""
+        """Do nothing, because a script cannot distinguish an old copy from the newest state. A request that a script
+        adds is valid in either."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Put the records of these requests and returns into the log of memory, then remove their objects. Return 0.0,

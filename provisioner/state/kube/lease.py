@@ -36,8 +36,8 @@ Document = dict[str, Any]
 
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
 """Seconds: after LEASE_SECONDS without a renewal, another loop may take the Lease; after RENEW_SECONDS, the holder no
-longer acts; RETRY_SECONDS pass between two renewals. Kubernetes uses the same values. The clocks of two loops may
-differ in speed by the ratio of the first two numbers, 15 : 10."""
+longer acts; RETRY_SECONDS pass between two renewals. Kubernetes uses the same values. The speeds of two loops' clocks
+may differ by up to the ratio of the first two numbers, 15 : 10."""
 STOP_POLL = 0.5
 """Seconds between two calls by which a standby loop asks whether it shall stop."""
 LAPSED_SECONDS = 2 * LEASE_SECONDS
@@ -319,7 +319,7 @@ def _signature(lease: Document) -> Document:
 
 
 def _epoch_seconds(text: object) -> float | None:
-    """Return the epoch seconds of ``text``, the time in a Lease: a number or a date. Return None if the time is
+    """Return a Lease's time in epoch seconds. ``text``: the time as a number or a date. Return None if the time is
     unknown."""
     for parse in (float, lambda date: datetime.fromisoformat(date).timestamp()):
         with suppress(ValueError):

@@ -29,7 +29,7 @@ from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
 from provisioner.state.record_format import Document, RecordError
 
 MOST_LOGGED = 60_000
-"""Characters of the log above which documents are written to their objects even if no answer changes."""
+"""Number of characters of the log above which documents are written to their objects even if no answer changes."""
 
 MOST_RECORD = 400_000
 """Maximum number of characters of a record in its object, enough for four thousand machines. A longer record continues
@@ -58,7 +58,7 @@ class KubeMemory(MemoryReader):
         self._logged: dict[str, Document | None] = {}
         """The documents that only the log has, by key; None for a document that was removed from memory."""
         self.log_size = 0
-        """Characters of the log."""
+        """Number of characters of the log."""
         self.on_restore: Callable[[], None] = lambda: None
         self.prepare: Callable[[], None] = lambda: None
         """Function that makes the ProvisionerState, called before the first write of a log."""
@@ -194,8 +194,8 @@ class KubeMemory(MemoryReader):
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
         """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has
-        memory's document; an empty key for ``P.memory``. ``changes``: memory's documents that no object has; None for a
-        removed document."""
+        memory's document; the empty key stands for ``P.memory``. ``changes``: memory's documents that no object has;
+        None stands for a removed document."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
@@ -231,7 +231,7 @@ class KubeMemory(MemoryReader):
 
     def save(self) -> list[str]:
         """If the log is long, write all documents without an object of their own to ``P.memory``. Return the ids of
-        requests and returns whose records only the log has, because the caller must write these records. If the log is
+        requests and returns whose records only the log has. The caller must then write these records. If the log is
         short, do nothing and return no ids."""
         if self.log_size < MOST_LOGGED:
             return []

@@ -86,8 +86,8 @@ def pack(value: object) -> str:
 
 
 def unpack(text: str, place: str = "", convert: Callable[[Any], Any] = lambda value: value) -> Any:
-    """Return the converted value of a packed text. ``place``: the object that contains the text. Raises
-    StateUnreadable, also if ``convert`` raises an error for a value of another form."""
+    """Return the converted value of a packed text. ``place``: the object that contains the text. Raises StateUnreadable
+    if the text is damaged, or if ``convert`` refuses the value."""
     try:
         packed = base64.b64decode(text, validate=True)
         return convert(json.loads(zlib.decompress(packed).decode("utf-8", "surrogateescape")))

@@ -20,8 +20,8 @@ from provisioner.state.kube.objects import NOTES, collection, item, unpack
 FOUND, CREATED, MISSING, CONFLICT = 200, 201, 404, 409
 
 KEPT_READS = 3
-"""Number of reads of HF's files whose digests a note keeps. Earlier digests show whether scripts or loop have the newer
-files."""
+"""Maximum number of digests of HF's files in a note, one for each read. Earlier digests show whether scripts or loop
+have the newer files."""
 
 
 def check(api: ApiServer, reply: Response) -> Response:

@@ -21,8 +21,8 @@ FEW = 10
 """Maximum number of ids that are read one by one. More ids are read with one list of all objects."""
 
 TRIES = 5
-"""Number of tries to add the next entry to an answer. A few are enough, because other processes add an entry only once
-or twice in a request's life."""
+"""Number of tries to add the next entry to an answer. A few tries are enough, because other processes add an entry only
+once or twice in a request's life."""
 
 LONGEST_NAME, LONGEST_ACCOUNT = 63, 255
 """Maximum numbers of characters that the server accepts: in a machine's name, and in an account."""

@@ -2,7 +2,7 @@
 
 Each shard keeps its state under a name of its own. The first character of a request id is the shard's symbol, so ids
 and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``. The id of each part of
-this request begins with the symbol of its shard instead.
+such a request begins with its own shard's symbol.
 """
 
 from __future__ import annotations

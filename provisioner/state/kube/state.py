@@ -151,7 +151,8 @@ class KubeState:
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return the error, with ENETRESET, if the server does not answer or refuses this process; else None."""
+        """Return an error with the number ENETRESET if the server does not answer or refuses this process; else
+        None."""
         try:
             self.holds.signature()
         except StateError as error:
