@@ -23,7 +23,7 @@ A larger file would stop the loop for many seconds.
 """
 
 DEEPEST = 60
-"""Maximum depth of a document in levels. A pod's manifest has twenty, and Python's stack allows some hundred."""
+"""Maximum depth of a document in levels. A pod's manifest has twenty levels, and Python's stack allows some hundred."""
 
 MOST_VALUES = 20_000
 """Maximum number of values in a document, where each alias counts with all its values. Each of a thousand pools may

@@ -47,7 +47,8 @@ class HoldKind(StrEnum):
     DRAIN = "drain"
     """A pool gets no new machines, and HF is asked to return the machines of the pool."""
     CANCEL = "cancel"
-    """An open request ends with the machines that it has. If the target is a machine, HF is asked to return it."""
+    """An open request ends with the machines that it has. If the target is a machine, HF is asked to return the
+    machine."""
     STOP_ALL = "stop-all"
     """Machines are not created or deleted in any pool."""
 

@@ -241,8 +241,8 @@ class ReturnRecord:
     reported_at: float | None = None
     is_trimmed: bool = False
     message: str = ""
-    """Text about the hold because of which the machines of the return request are not deleted; empty if there is no
-    such hold. If the hold was in force at the deadline, the text stays."""
+    """Text about the hold that prevents the deletion of the return request's machines; empty if there is no such hold.
+    If the hold was in force at the deadline, the text stays."""
     hindered: Mapping[str, Failure] = field(default_factory=dict)
     """Reasons why machines were not deleted, by name. For a name with a slot, the reason is recorded at the deadline.
     For a name without a slot, the reason is recorded at any time."""
@@ -363,7 +363,8 @@ class Places:
     endpoints: Mapping[str, str] = field(default_factory=dict)
     """``Snapshot.endpoint_identity`` of the endpoint that has the machines of the pool, by pool."""
     wrong_since: Mapping[str, float] = field(default_factory=dict)
-    """Pools for which a wrong endpoint seems to answer, each with the moment at which this was first seen."""
+    """Pools for which a wrong endpoint seems to answer, each with the moment at which the wrong endpoint was first
+    seen."""
     unseen: tuple[str, ...] = ()
     """Pools that were not observed yet since this memory was made. If such a pool has a machine of ours, an earlier
     memory was lost."""
@@ -371,7 +372,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """The totals of the time for which machines existed. A machine is added when it is gone."""
+    """The totals of the time for which machines existed. The time of a machine is added when the machine is gone."""
 
     days: Mapping[str, Mapping[tuple[str, str, str], int]] = field(default_factory=dict)
     """Milliseconds by UTC day, and then by template, pool and account. The totals of older days are added up by pool,
@@ -399,7 +400,8 @@ class Memory:
     brake: Brake | None = None
     usage: UsageTotals = UsageTotals()
     doubles: Mapping[str, float] = field(default_factory=dict)
-    """Uids of further objects of a machine's name, each with the moment at which its latest delete was recorded."""
+    """Uids of further objects that have a machine's name, each with the moment at which the object's latest delete was
+    recorded."""
 
     def wall_of(self, at: float) -> float:
         """Return a moment of loop time as epoch seconds on the loop's host."""

@@ -142,7 +142,7 @@ class Unmet:
     bound: int | None = None
     """The size of the cap or window that is used up."""
     elsewhere: Mapping[str, PendingReason] = field(default_factory=dict)
-    """The reasons of the other pools for taking no machine."""
+    """The reason why each other pool takes no machine, by pool."""
     full: Mapping[str, int] = field(default_factory=dict)
     """The caps of the other pools that are used up, by pool."""
     expected_start: int = 0

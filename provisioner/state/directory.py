@@ -43,8 +43,8 @@ configuration."""
 
 
 BLOCK = 4096
-"""Bytes of a probe write. A smaller block may fit into its directory entry, and the probe would then succeed on a full
-disk."""
+"""Bytes of a probe write. Some file systems store a smaller block in the directory entry. The probe would then succeed
+on a full disk."""
 
 
 class _Part:

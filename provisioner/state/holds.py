@@ -87,8 +87,8 @@ def _key(hold: Hold) -> str:
 
 
 def with_hold(holds: Holds, hold: Hold) -> Holds:
-    """Return the holds with ``hold`` added. If the same hold is set already, return the holds unchanged, so that the
-    first operator stays named."""
+    """Return the holds with ``hold`` added. If the same hold is set already, return the holds unchanged, so that they
+    still name the first operator."""
     if any(_key(known) == _key(hold) for known in holds.current):
         return holds
     return replace(holds, current=(*holds.current, hold))

@@ -95,8 +95,8 @@ class IntentFile(StateFile):
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return the documents of these ids (requests or returns), for the ids that intent contains. This method does
-        not import the model, so that scripts start fast.
+        """Return the documents of those ids (requests or returns) that intent contains. This method does not import the
+        model, so that scripts start fast.
 
         Raises the errors of ``read``, and StateStale if an id is missing and the file is an old copy, because a newer
         file may contain the id.

@@ -46,8 +46,8 @@ class Files:
     memory_lost: bool
     """True if memory.json is missing, although it existed before."""
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Reason why a file is UNREADABLE, by kind of file. The reason names the field and value that do not fit, or where
-    the text does not parse."""
+    """Reason why a file is UNREADABLE, by kind of file. The reason names the field and value that do not fit, or the
+    position at which the text does not parse."""
 
     def is_fine(self, kind: str) -> bool:
         """Return True if the file of this kind can be relied on."""

@@ -182,8 +182,8 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Return the lines without the first cycle, because its beginning may be cut. If this leaves no line, return all
-    lines."""
+    """Return the lines without the first cycle, because the limit may have cut the beginning of this cycle. If this
+    leaves no line, return all lines."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 

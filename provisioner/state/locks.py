@@ -97,8 +97,8 @@ class LockFile:
         return False
 
     def fileno(self) -> int:
-        """Return the descriptor of the locked file. A child that inherits it holds the lock, too, until the child
-        ends. Raises StateUnwritable if the lock is not held."""
+        """Return the descriptor of the locked file. A child process that inherits the descriptor also holds the lock,
+        until the child ends. Raises StateUnwritable if the lock is not held."""
         if self._descriptor is None:
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
         return self._descriptor

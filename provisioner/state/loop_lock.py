@@ -79,8 +79,8 @@ class LoopLock(locks.LockFile):
     def holder(self) -> dict[str, Any]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for the loop
-        before it.
+        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for its
+        predecessor.
         """
         return locks.read_record(self.path)
 
@@ -112,8 +112,8 @@ class LoopLock(locks.LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, and return it. The new epoch is higher than the epoch on disk, not below ``at_least``,
-        and durable on return. Needs the lock.
+        """Sign with a new epoch, and return the epoch. The epoch is higher than the epoch on disk, at least
+        ``at_least``, and durable on return. Needs the lock.
 
         ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
         """

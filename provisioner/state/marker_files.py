@@ -81,7 +81,7 @@ UNSEEN = "cannot be seen: "
 
 Fate = Literal["ended", "gone", "released", "holds", "waits", ""]
 """The fate of the loop that signed the lock last; empty if unknown. The loop signed off (ended), is proven gone, no
-longer holds the lock (released), holds the lock, or holds the lock and waits for the loop before it."""
+longer holds the lock (released), holds the lock, or holds the lock and waits for the previous loop."""
 
 START = (
     "start `provisioner run`; no machine is made or deleted until then\n"
@@ -103,8 +103,8 @@ class LifeSigns(NamedTuple):
     stopped_message: str = ""
     """The operator's next step if the holder is a stopped process of this host; else empty."""
     intent_lock: str = ""
-    """Message about a process that has held intent's lock for long, or has kept other processes from trying for the
-    lock, with the operator's next step; empty if there is no such process."""
+    """Message, with the operator's next step, about a process that has held intent's lock for long or has kept other
+    processes from trying to take the lock; empty if there is no such process."""
     later_directory: str = ""
     """The state directory on which a later loop of the same configuration began; empty if unknown."""
 

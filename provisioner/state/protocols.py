@@ -187,8 +187,8 @@ class LoopTurn(Protocol):
     def holder(self) -> Mapping[str, object]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for the loop
-        before it.
+        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for its
+        predecessor.
         """
 
     def stopped_message(self) -> str:
@@ -202,11 +202,11 @@ class LoopTurn(Protocol):
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, not below ``at_least``, and return it; durable on return. ``wait_seconds``: seconds
-        until the new loop acts for the first time."""
+        """Sign with a new epoch of at least ``at_least``, and return the epoch. The signature is durable on return.
+        ``wait_seconds``: seconds until the new loop acts for the first time."""
 
     def end_wait(self) -> None:
-        """Record that this loop no longer waits for the loop before it."""
+        """Record that this loop no longer waits for the previous loop."""
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more."""
@@ -258,7 +258,7 @@ class State(Protocol):
         """Return the sections of the pool status by name; empty before a loop ran."""
 
     def write_demand(self, report: Mapping[str, object]) -> None:
-        """Replace the report of the last step of ``provisioner demand``, which operators read."""
+        """Replace the report that operators read about the last step of ``provisioner demand``."""
 
     def read_demand(self) -> dict[str, Any]:
         """Return the report of the last step of ``provisioner demand``; empty before the first step."""

@@ -1,6 +1,6 @@
 """``refused/<script>``: a line for each call that a script has refused because of a local problem, such as a lock that
-another process holds. The line has the time and the reason. A line without a reason says that the script has answered a
-call since.
+another process holds. The line has the time and the reason. A line without a reason says that the script answered a
+later call.
 
 The lines are only a hint for operators. No lock guards these files, because a held lock may be the reason.
 """

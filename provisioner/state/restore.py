@@ -215,7 +215,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
     """Put back intent, with a generation above every generation that writers know, and with its old modification time.
 
-    The loop recognizes by this time the requests whose deadline is over.
+    The loop needs the old modification time to recognize requests whose deadline is over.
     """
     path = state.intent.path
     state.intent.put_back(saved.intent, lock)

@@ -32,8 +32,8 @@ BLIND_SECONDS = 30.0
 STEADY_SECONDS = 0.5
 """Minimum duration of a stream in seconds. The end of a shorter stream counts as a failure."""
 FIRST_RETRY, LAST_RETRY = 0.2, 10.0
-"""Pauses in seconds before the next attempt: the first, after a success, and the longest, after many failures in a
-row."""
+"""Pauses in seconds before the next attempt: ``FIRST_RETRY`` after a success; after failures in a row twice as long
+each time, up to ``LAST_RETRY``."""
 CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of the thread. If the thread takes longer, it ends with the process."""
 
@@ -56,7 +56,8 @@ class ListedObjects:
         self.resource_version = ""
         """The server's version up to which ``objects`` contains all changes; empty before the first list."""
         self.restores = 0
-        """Number of restores of etcd that were noticed: lists with a lower version than the list before."""
+        """Number of restores of etcd that were noticed. After a restore, a list has a lower version than the previous
+        list."""
 
     def start_following(self) -> None:
         """Do nothing, because this class lists the objects at each check. A subclass begins to follow the objects

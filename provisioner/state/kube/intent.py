@@ -138,7 +138,7 @@ class KubeIntent:
 
     def note_newest(self, generation: int) -> None:
         """Do nothing, because a script cannot distinguish an old copy from the newest state. A request that a script
-        adds is valid in either."""
+        adds is valid in an old copy, too."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
         """Put the records of these requests and returns into the log of memory, then remove their objects. Return 0.0,

@@ -275,7 +275,8 @@ class KubeTurn(SignedLease):
     # --- signatures ---------------------------------------------------------------------------------------------------
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, not below ``at_least``, and return it; durable on return. Raises StateError."""
+        """Sign with a new epoch of at least ``at_least``, and return the epoch. The signature is durable on return.
+        Raises StateError."""
         facts = {**locks.identity(), "boot": locks.get_boot_id()}
         self.renew(lambda old: {"epoch": max(locks.whole_number(old, "epoch") + 1, at_least), **facts})
         self._fence(epoch := locks.whole_number(self._signed, "epoch"))
@@ -287,7 +288,7 @@ class KubeTurn(SignedLease):
         return False
 
     def end_wait(self) -> None:
-        """Do nothing, because this loop never waits for the loop before it."""
+        """Do nothing, because this loop never waits for the previous loop."""
 
     def sign_off(self) -> None:
         """Record that no call of this loop is under way any more. Raises StateError."""

@@ -49,8 +49,8 @@ class KubeNotes:
         self._read = digests
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF, and the digests of the files that it has read. Return the
-        maxNumbers to show, and the path of the record. Raises StateError."""
+        """Record the maxNumbers that the caller shows to HF, and the digests of the files that this process has read.
+        Return the maxNumbers to show, and the path of the record. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
         path, spec, now = self._noted()
