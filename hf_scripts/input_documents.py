@@ -55,8 +55,8 @@ class Document:
         self.source = source
         self.content = content
         self.trace = trace
-        """Path of the trace file that ``--record`` names, to which the call is added; empty if the option was not
-        given."""
+        """Path of the trace file to which the call is added, from the option ``--record``; empty without this
+        option."""
 
     @cached_property
     def root(self) -> dict[str, object]:

@@ -81,7 +81,8 @@ class Budget:
     per_hour: float | None = None
     """Highest hourly cost of all machines that exist or were requested. None: no limit."""
     per_month: float | None = None
-    """Maximum cost of a calendar month (UTC). Above this cost, no further machine is requested. None: no limit."""
+    """Maximum cost of a calendar month (UTC). Once this cost is reached, no further machine is requested. None: no
+    limit."""
     currency: str = "USD"
 
 

@@ -107,7 +107,7 @@ class BatchedWrite:
 
 
 def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
-    """Return the posted writes of owners that still wait, for the data at ``path``. Remove the posted writes of dead
+    """Return the posted writes for the data at ``path`` whose owners still wait. Remove the posted writes of dead
     processes.
 
     ``facts``: the properties of the data. A posted write that is unreadable or meant for other data stays, because its

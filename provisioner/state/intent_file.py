@@ -196,7 +196,7 @@ class IntentStore(IntentFile):
     whole file."""
 
     def note_newest(self, generation: int) -> None:
-        """Record a generation in the lock file if the generation is missing there. From now on, writers refuse an older
+        """Raise the generation in the lock file to ``generation`` if it is lower. From now on, writers refuse an older
         file.
 
         Raises StateUnwritable or LockTimeout.

@@ -83,7 +83,7 @@ class Recovery:
     @property
     def unreadable(self) -> tuple[str, ...]:
         """Return the kinds of unreadable files that the recovery moves aside before it writes. Intent is never among
-        these kinds: writing intent moves an unreadable intent aside."""
+        these kinds, because the write of intent itself moves an unreadable intent aside."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 

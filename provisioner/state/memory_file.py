@@ -17,8 +17,8 @@ from provisioner.state.record_format import Decode, Document, RecordError, Table
 from provisioner.state.state_file import StateFile, was_written
 
 LIFE = 10**12
-"""Distance between the generations of memory.json before and after a loss. The distance is larger than the number of
-writes of any loop.
+"""Size of a range of generations of memory.json. A new range begins each time memory is made again. A range is larger
+than the number of writes of any loop.
 
 So the generation shows the number of losses, as long as the file or its lock file exists.
 """

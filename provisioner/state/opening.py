@@ -48,7 +48,7 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
     """Return the Kubernetes API that keeps the state; None if files keep it. ``given``: a value that takes precedence
     over the key STATE.
 
-    Raises StateError for a wrong value, because the state must not be looked for elsewhere. Raises TemplatesError and
+    Raises StateError for a wrong value, so that no other store is used by mistake. Raises TemplatesError and
     DirectoryError if the provider config cannot be read.
     """
     file = os.path.join(directories.conf, f"{directories.name}prov_config.json")

@@ -126,8 +126,8 @@ class KubeIntent:
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
-        """Return NEW if the state is unused, else FINE. An old intent is FINE, too: the release of the brake makes an
-        old intent current, so a recovery only adds the records that intent lacks."""
+        """Return NEW if the state is unused, else FINE. An old intent is FINE, too, because the release of the brake
+        makes an old intent current. A recovery then only adds the records that intent lacks."""
         return Condition.FINE if self.existed() else Condition.NEW
 
     def read_newest(self) -> tuple[Intent, int]:

@@ -34,7 +34,7 @@ class KubeTerminalAnswers(KubeEntries):
         return self.settled_before(id_)
 
     def settled_before(self, id_: str) -> Answer | None:
-        """Return what ``settled`` returned at the cache's last check. A new check may cost a call that lists the
+        """Return the settled answer as of the cache's last check, because a new check may cost a call that lists the
         answers."""
         return super().settled(id_)
 
