@@ -63,8 +63,8 @@ class Restored:
 def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
     """Restore the dump. ``replaces``: True if present files may be moved aside. Present terminal answers always stay.
 
-    Raises StateExists if present files must not be moved, LockTimeout while a loop or a script works on the directory,
-    and other errors of the class StateError.
+    Raises StateError, in particular StateExists if present files must not be moved, and LockTimeout while a loop or a
+    script works on the directory.
     """
     if dump.manifest.instance != instance:
         raise StateError(

@@ -122,8 +122,8 @@ class KubeAnswers:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publish the answers, then the losses and ``available``: how many further machines each template may have.
-        Raises StateStale if a newer loop has written."""
+        """Publish the answers first, then the losses and ``available`` (how many further machines each template may
+        have). Raises StateStale if a newer loop has written."""
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}

@@ -257,8 +257,8 @@ class ApiServer:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
         A call without a response is repeated once, so make only calls that may be repeated. ``content``: type of the
-        body. ``partial``: get only the metadata of objects. Raises StateUnreachable, StateDenied, StateMissing if the
-        resource kinds or the namespace are missing, or StateError.
+        body. ``partial``: get only the metadata of objects. Raises StateError, in particular StateUnreachable,
+        StateDenied, and StateMissing if the resource kinds or the namespace are missing.
         """
         headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
         sent = None

@@ -123,7 +123,7 @@ class ProvisionerObject:
 
     def forget_release(self) -> None:
         """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
-        Raises Conflict if the object has changed since, or another StateError."""
+        Raises StateError, in particular Conflict if the object has changed since."""
         if self._taken:
             self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})
         self._taken = ""

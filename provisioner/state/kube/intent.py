@@ -77,8 +77,8 @@ class KubeIntent:
         return tuple(cache.version for cache in self._caches)
 
     def read(self) -> Intent:
-        """Return all of intent. Raises StateMissing if no request was recorded and no loop has run, or another
-        StateError."""
+        """Return all of intent. Raises StateError, in particular StateMissing if no request was recorded and no loop
+        has run."""
         versions = self._check_caches()
         if self._intent is not None and versions == self._versions:
             return self._intent

@@ -232,8 +232,8 @@ class KubeTurn(SignedLease):
         return True
 
     def renew(self, sign: Callable[[Document], Document] = lambda old: old, **spec: object) -> None:
-        """Record that this loop lives, and the time of its last cycle. Raises StateError; StateStale if another loop
-        has the Lease.
+        """Record that this loop lives, and the time of its last cycle. Raises StateError, in particular StateStale if
+        another loop has the Lease.
 
         ``sign`` makes the new signature from the previous signature. ``spec``: further fields of the Lease.
         """

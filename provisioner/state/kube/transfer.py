@@ -30,8 +30,8 @@ AnyState = StateDir | KubeState
 
 
 def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> Copied:
-    """Copy a state into an empty state, or repeat a copy that was interrupted. Raises StateExists if ``state`` has the
-    memory of another state, LockTimeout if a loop works on either state, or another StateError.
+    """Copy a state into an empty state, or repeat a copy that was interrupted. Raises StateError, in particular
+    StateExists if ``state`` has the memory of another state, and LockTimeout if a loop works on either state.
 
     ``for_dump``: True if a loop may work on ``source`` meanwhile.
     """
