@@ -208,8 +208,8 @@ class StateDir(StateFiles):
         return os.path.exists(self._release) or os.path.exists(self._taken_release)
 
     def take_release(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. ``forget_release`` later forgets only this
-        release. A release that an operator asks for meanwhile stays. Raises StateUnwritable."""
+        """Return True if an operator has asked the loop to release the brake. ``forget_release`` later forgets only
+        this release. A release that an operator asks for meanwhile stays. Raises StateUnwritable."""
         with writing(self._release), suppress(FileNotFoundError):
             os.replace(self._release, self._taken_release)
         return os.path.exists(self._taken_release)
