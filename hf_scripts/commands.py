@@ -79,7 +79,7 @@ def get_available_templates(call: ScriptCall) -> str:
     if unused_keys:  # log it here, because HF calls this when it starts and hardly ever again
         log.append(call.directories, "INFO", "Settings that the scripts do not use", {"keys": unused_keys})
     asked = _select_templates(call, provider.templates)
-    with call.noting("what was read"):
+    with call.noting("the configuration that was read"):
         call.state().note_read(provider.digests)
     numbers, available = _max_numbers(call, provider.templates), dict[str, int]()
     with contextlib.suppress(DirectoryError, StateError):
@@ -143,7 +143,7 @@ def request_machines(call: ScriptCall) -> str:
     if template.max_number == 0:
         raise call.document.refused("template.templateId", f"maxNumber of {name} is 0, so no machine may be requested")
     state, provisioner = call.state(), call.directories.name
-    with call.noting("what was read"):
+    with call.noting("the configuration that was read"):
         state.note_read(provider.digests)
     recorded = state.record_request(provisioner, name, count, created_wall=time.time(), rc_account=rc_account)
     call.facts.update(request=recorded.id, template=name, count=count)

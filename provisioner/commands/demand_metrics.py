@@ -19,7 +19,7 @@ class DemandMetrics(Group):
         "Machines that were requested and run or are on their way.")
     running = Metric(Table[str], "hf_demand_running", {"template": ()}, "Machines that run.")
     idle = Metric(Table[str], "hf_demand_idle", {"template": ()},
-        "Running machines that have no work by the sources that know machines.")
+        "Running machines without work, by the sources that name the idle machines.")
     age = Metric(Table[str], "hf_demand_source_age_seconds", {"source": ()},
         "Seconds since the last complete reading of the source, or since the start of the process.")
     failures = Metric(CountedTable[str], "hf_demand_source_failures_total", {"source": ()},

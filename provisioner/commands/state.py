@@ -18,7 +18,7 @@ PLACES = f"DIR|{KUBERNETES}NAMESPACE"
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    command.add_argument("action", choices=["copy"], help="copy all of it; stop HostFactory and all loops before")
+    command.add_argument("action", choices=["copy"], help="copy the whole state; stop HostFactory and all loops first")
     command.add_argument("--from", dest="source", required=True, metavar=PLACES, help="the state that is copied")
     command.add_argument("--to", dest="target", required=True, metavar=PLACES, help="an empty state")
 

@@ -189,9 +189,9 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
             kept[template] = past[max(0, bisect(past, (since, math.inf)) - 1) :]
         if wanted > asked:
             requests[template] = min(wanted - asked, settings.rise_at_once)
-            reasons.append(f"{template}: requests {requests[template]}, because {wanted} are wanted and {asked} asked")
+            reasons.append(f"{template}: requests {requests[template]}, because {wanted} are wanted, {asked} requested")
         elif wanted < asked and frozen:
-            reasons.append(f"{template}: keeps {asked} with {wanted} wanted, because {frozen}")
+            reasons.append(f"{template}: keeps {asked} machines ({wanted} wanted), because {frozen}")
         elif wanted < asked:
             times, numbers = zip(*kept[template], strict=True)
             surplus = max(0, asked - max(numbers)) if times[0] <= since else 0
@@ -199,7 +199,7 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
             chosen = own[: min(surplus, shares[template])]
             returns += chosen
             reasons.append(
-                f"{template}: {wanted} are wanted and {asked} asked, {surplus} of them too many since "
+                f"{template}: {wanted} are wanted, {asked} requested; {surplus} were too many for "
                 f"{settings.fall_after_seconds:g} s, {len(own)} are free; returns {len(chosen)}"
             )
     return Step(returns, requests, reasons, kept)
@@ -225,8 +225,8 @@ def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
 
 
 def _find_free(wish: Wish, ours: Ours, lost: Mapping[str, int], youngest: float) -> Sequence[str]:
-    """Return the machines that may be returned: those idle for longest first, then the oldest. ``youngest``: the latest
-    start of such a machine."""
+    """Return the machines that may be returned, the longest idle first; of equally idle machines, the oldest first.
+    ``youngest``: machines that started after this moment are left out."""
     settled = {name: ours.running[name] for name in ours.settled - lost.keys()}
     free = [name for name, one in settled.items() if one.since <= youngest and _is_free(name, wish, ours)]
     idle = {name: wish.idle.get(settled[name].template, {}).get(name, 0.0) for name in free}

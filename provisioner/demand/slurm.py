@@ -105,8 +105,9 @@ def _columns(line: str) -> dict[str, str]:
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
-    """Return the parts of ``number`` equal jobs: one for each node, or for each task if the part of a node fits no
-    template, because the job may use more nodes. The result is empty if no partition of the job counts."""
+    """Return the parts of ``number`` equal jobs: one for each node. If the part for a node fits no template, return one
+    for each task, because Slurm may spread the job over more nodes. The result is empty if ``partitions`` names no
+    partition of the job."""
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:
         return []

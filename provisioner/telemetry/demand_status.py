@@ -46,7 +46,7 @@ def demand_alarms(demand: Document | None) -> Iterator[str]:
     for name, source in demand["sources"].items():
         age = source["age_seconds"]
         if source["problem"] and (age is None or age > LATE_SECONDS):
-            stays = "it has never been read" if age is None else f"its reading of {format_duration(age)} ago stays"
+            stays = "never read" if age is None else f"last read {format_duration(age)} ago, those numbers stay"
             yield f"DEMAND SOURCE {name}: {stays}: {source['problem']}"
 
 

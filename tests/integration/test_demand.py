@@ -87,7 +87,7 @@ def test_lost_machines_are_returned_and_replaced(site: StateDir, capsys: pytest.
 def test_a_dry_run_has_no_effect(site: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
     template = wish(3)
     report = step(capsys, "--dry-run")
-    assert report["reasons"] == [f"{template}: requests 3, because 3 are wanted and 0 asked"]
+    assert report["reasons"] == [f"{template}: requests 3, because 3 are wanted, 0 requested"]
     assert os.listdir(site.path) == []
 
 

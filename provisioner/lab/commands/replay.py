@@ -16,7 +16,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """Add the options of ``provisioner replay``."""
     command.add_argument("trace", type=Path, metavar="TRACE", help="Morgan Stanley's sqlite file, or JSON lines")
     command.add_argument("--speed", type=float, default=1.0, help="speed-up factor; default 1")
-    command.add_argument("--yes", action="store_true", help="play even if a loop runs: it makes and deletes machines")
+    command.add_argument("--yes", action="store_true", help="play even if a loop runs and makes machines")
     command.add_argument(
         "--longest-gap",
         type=float,

@@ -41,10 +41,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--compare",
         nargs=2,
         metavar=("A", "B"),
-        help="compare two scenarios with the same seeds; no baselines",
+        help="compare two scenarios with the same seeds, without other programs",
     )
     command.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs per scenario; default {SEEDS}")
-    command.add_argument("--first-seed", type=int, default=1, metavar="S", help="default 1")
+    command.add_argument("--first-seed", type=int, default=1, metavar="S", help="seed of the first run; default 1")
     command.add_argument("--jobs", type=int, metavar="N", help="number of processes; default: one for each processor")
     command.add_argument(
         "--baselines",

@@ -14,12 +14,12 @@ LAST_PORT = 65535
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the options of ``provisioner simulator``."""
     add_shared(command, "config")
-    command.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="default 127.0.0.1")
+    command.add_argument("--listen", metavar="HOST", default="127.0.0.1", help="address; default 127.0.0.1")
     command.add_argument("--unsafe-listen", action="store_true", help="allow a --listen that other machines reach")
-    command.add_argument("--port", type=_port, default=0, help="default 0: a free one")
+    command.add_argument("--port", type=_port, default=0, help="default 0: a free port")
     command.add_argument("--kubeconfig", type=Path, metavar="FILE", help="path of the kubeconfig; default: a new file")
     command.add_argument("--faults", type=Path, metavar="FILE", help="faults and timings, JSON or YAML")
-    command.add_argument("--seed", type=int, default=0, help="default 0")
+    command.add_argument("--seed", type=int, default=0, help="seed of the random numbers; default 0")
 
 
 def _port(text: str) -> int:

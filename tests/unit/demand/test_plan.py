@@ -96,7 +96,7 @@ def test_a_start_and_a_failed_source_begin_the_wait_anew() -> None:
     frozen = plan_step(wish(1, frozen="source one failed"), ours, {}, pace, before.levels, 290.0)
     after = plan_step(wish(1), ours, {}, pace, frozen.levels, 310.0)
     assert [*before.returns, *frozen.returns, *after.returns] == []
-    assert frozen.reasons == ["Small: keeps 10 with 1 wanted, because source one failed"]
+    assert frozen.reasons == ["Small: keeps 10 machines (1 wanted), because source one failed"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_machines_that_have_to_leave_go_in_shares_and_the_soonest_first(idle: di
 
 def test_a_template_about_which_no_source_decides_keeps_its_machines_and_says_so() -> None:
     made = plan_step(Wish({}, {}, {}), make_ours(machines(3)), {}, demand(), {}, NOW)
-    assert (made.returns, made.reasons) == ([], [f"Small: keeps 3 with 0 wanted, because {UNDECIDED}"])
+    assert (made.returns, made.reasons) == ([], [f"Small: keeps 3 machines (0 wanted), because {UNDECIDED}"])
 
 
 TEMPLATES = ("Small", "Big")

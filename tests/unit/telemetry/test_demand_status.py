@@ -53,8 +53,8 @@ def test_a_problem_of_the_step_is_named_unless_the_step_is_old() -> None:
 @pytest.mark.parametrize(
     ("age", "problem", "words"),
     [
-        (LATE_SECONDS + 1, "away", "DEMAND SOURCE pool: its reading of 5 min ago stays: away"),
-        (None, "away", "DEMAND SOURCE pool: it has never been read: away"),
+        (LATE_SECONDS + 1, "away", "DEMAND SOURCE pool: last read 5 min ago, those numbers stay: away"),
+        (None, "away", "DEMAND SOURCE pool: never read: away"),
         (LATE_SECONDS, "away", ""),
         (LATE_SECONDS + 1, "", ""),
     ],
