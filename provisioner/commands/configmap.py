@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from provisioner.commands.shared_options import FINE, UsageError, add_shared, config_file, settings
+from provisioner.demand.settings import FILE as DEMAND_FILE
 from provisioner.files.safe_open import read_regular
 from provisioner.files.yaml_text import format_read_error, join
 from provisioner.hostfactory import provider_config, templates
@@ -55,15 +56,14 @@ def run(options: argparse.Namespace) -> int:
     provider = templates.load(file.parent, os.environ)
     included_files, left_files = _find_files(options.config)
     data: dict[str, str] = {}
-    own = {path for path in (file, Path(provider.config_path)) if path.exists()}
+    own = {path for path in (file, Path(provider.config_path), file.parent / DEMAND_FILE) if path.exists()}
     for path in sorted({*own, Path(provider.templates_path), *included_files.values()}, key=lambda path: path.name):
         if path.name in data:
             raise UsageError(
                 f"{path}: another file has this name, and a ConfigMap has no directories; rename one of them"
             )
         data[path.name] = _checked_text(path)
-    moved = {place: path.name for place, path in included_files.items() if path.parent != file.parent.resolve()}
-    if moved:
+    if moved := {place: path.name for place, path in included_files.items() if path.parent != file.parent.resolve()}:
         data[file.name] = _rewrite_settings(file, data.get(file.name, ""), moved)
     size = sum(len(name) + len(text.encode()) for name, text in data.items())
     if size > LARGEST:

@@ -56,6 +56,11 @@ def test_it_is_the_one_that_the_manifests_hold(conf: Path, capsys: pytest.Captur
     assert named["metadata"] == {"name": "a", "namespace": "b"}
 
 
+def test_the_sources_of_demand_come_along(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (conf / "demand.yaml").write_text("sources: {base: {kind: fixed, template: GkePod, machines: 5}}\n")
+    assert printed(capsys)["data"]["demand.yaml"] == (conf / "demand.yaml").read_text()
+
+
 def test_mounted_files_have_the_digest_of_the_files_here(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

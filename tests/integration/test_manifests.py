@@ -193,7 +193,7 @@ def test_there_is_one_loop_at_a_time_and_one_more_that_stands_by_for_it_without_
 
 
 def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests: list[Manifest]) -> None:
-    writable = {"Deployment": {"state", "tmp"}, "CronJob": {"state", "backup", "tmp"}}
+    writable = {"Deployment": {"state", "tmp"}, "StatefulSet": {"state", "tmp"}, "CronJob": {"state", "backup", "tmp"}}
     for kind, pod in pods(manifests).items():
         (one,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -206,7 +206,7 @@ def test_every_pod_fulfils_the_restricted_standard_on_a_read_only_root(manifests
         }
         assert {mount["name"] for mount in one["volumeMounts"] if not mount.get("readOnly")} == writable[kind]
         assert one["image"] == container(manifests)["image"]
-        assert kind == "Deployment" or pod["automountServiceAccountToken"] is False
+        assert kind != "CronJob" or pod["automountServiceAccountToken"] is False
 
 
 def test_the_rights_are_exactly_these_and_only_where_the_pods_are(manifests: list[Manifest]) -> None:
@@ -286,7 +286,7 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     pod = deployment["spec"]["template"]["spec"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     ports = {port["name"]: port["containerPort"] for port in pod["containers"][0]["ports"]}
-    service = only(manifests, "Service")["spec"]
+    service = only(manifests, "Service", "provisioner")["spec"]
     account = {"kind": "ServiceAccount", "name": pod["serviceAccountName"]}
 
     assert {one["serviceAccountName"] for one in pods(manifests).values()} == {account["name"]}
@@ -300,6 +300,27 @@ def test_every_reference_leads_somewhere(manifests: list[Manifest]) -> None:
     assert service["selector"].items() <= labels.items()
     assert service["ports"][0]["targetPort"] in ports
     assert only(manifests, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_pod_of_demand_shares_the_loop_s_state_and_its_rights_on_the_state(overlay: str) -> None:
+    manifests = built(overlay, "demand")
+    loop, demand = (pods(manifests)[kind] for kind in ("Deployment", "StatefulSet"))
+    state = [[one for one in pod["volumes"] if one["name"] == "state"] for pod in (loop, demand)]
+    environment = [container(manifests, kind)["env"] for kind in ("Deployment", "StatefulSet")]
+
+    assert (state[0], environment[0]) == (state[1], environment[1])
+    assert loop["securityContext"] == demand["securityContext"]
+    assert loop["serviceAccountName"] == demand["serviceAccountName"]
+
+
+def test_only_monitoring_may_call_the_pod_of_demand() -> None:
+    manifests = built(GKE, "demand")
+    demand = policies(manifests)["provisioner-demand"]
+    labels = only(manifests, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+
+    assert demand["podSelector"]["matchLabels"] == labels
+    assert demand["ingress"] == policies(manifests)["provisioner"]["ingress"]
 
 
 def policies(manifests: list[Manifest]) -> dict[str, Manifest]:
@@ -375,15 +396,17 @@ def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
     ("component", "kind", "of"),
     [("pod-monitoring", "PodMonitoring", "Deployment"), ("service-monitor", "ServiceMonitor", "Service")],
 )
-def test_a_monitor_scrapes_the_port_of_the_loop_often_enough(component: str, kind: str, of: str) -> None:
-    manifests = built(GKE, component)
-    monitor, scraped = only(manifests, kind), only(manifests, of)
+@pytest.mark.parametrize("name", ["provisioner", "provisioner-demand"])
+def test_a_monitor_scrapes_the_ports_of_our_pods_often_enough(component: str, kind: str, of: str, name: str) -> None:
+    manifests = built(GKE, "demand", component)
+    scraped = next(one for one in manifests if one["kind"] in (of, "StatefulSet") and one["metadata"]["name"] == name)
+    monitor = only(manifests, kind, name)
     (endpoint,) = monitor["spec"]["endpoints"]
 
     labels = scraped["metadata"].get("labels") if of == "Service" else scraped["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert monitor["metadata"]["namespace"] == scraped["metadata"]["namespace"]
-    assert endpoint["port"] in [port["name"] for port in only(manifests, "Service")["spec"]["ports"]]
+    assert endpoint["port"] in [port["name"] for port in only(manifests, "Service", name)["spec"]["ports"]]
     assert endpoint["interval"] == "15s"  # the alerts hold up to 30 s
 
 

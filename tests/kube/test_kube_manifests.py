@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.support.manifests import (
     Manifest,
     built,
     container,
+    entry_point,
     name_of,
     only,
     pods,
@@ -51,8 +53,8 @@ def test_the_server_takes_every_manifest_of_a_build(kit: Kit, build: Build) -> N
 
 @pytest.fixture(scope="module")
 def manifests(kit: Kit) -> Iterator[list[Manifest]]:
-    """The overlay for a laptop, with backups and a login, applied: it asks for nothing that only Google has."""
-    made = built("overlays/kind", "backup", "pull-secret")
+    """The overlay for a laptop, with backups, demand and a login, applied: it asks for nothing that only Google has."""
+    made = built("overlays/kind", "backup", "demand", "pull-secret")
     with kit.deploying(made):
         yield made
 
@@ -207,6 +209,31 @@ def run_job(manifests: list[Manifest], volumes: Mapping[str, Path], *words: str)
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_the_pod_of_demand_is_admitted_and_runs_the_scripts_as_its_user(
+    kit: Kit, manifests: list[Manifest], tmp_path: Path
+) -> None:
+    path = kit.path_of(only(manifests, "StatefulSet"))
+    until(lambda: kit.admin.get(path).get("status", {}).get("readyReplicas", 0) == 1, 90, what="the pod is ready")
+
+    conf, state = tmp_path / "conf", tmp_path / "state"
+    write_configuration(manifests, conf)
+    (template, *_) = json.loads((conf / "gkeinstprov_templates.json").read_text())["templates"]
+    source = {"kind": "fixed", "template": template["templateId"], "machines": 2}
+    (conf / "demand.yaml").write_text(json.dumps({"sources": {"base": source}}))
+    state.mkdir()
+    state.chmod(0o2770)
+    inside = Inside(pods(manifests)["StatefulSet"], {"config": conf, "state": state}, network=False)
+    command = inside.command(*entry_point(), "demand", "--once")
+    python = conf / "python"  # the scripts' Python is isolated (-I), and would not find this host's packages
+    python.write_text(f'#!/bin/sh\nshift\nexec /mnt/python/bin/{Path(sys.executable).resolve().name} "$@"\n')
+    python.chmod(0o755)
+    environment = inside.environment() | {"HF_PYTHON": "/etc/hostfactory/python"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
+    assert done.returncode == 0, done.stderr
+    (request,) = StateDir(state).intent.read().requests.values()
+    assert (request.template, request.count, request.rc_account) == (template["templateId"], 2, "demand")
 
 
 def test_a_backup_of_what_runs_needs_no_network_is_restored_by_its_job_and_old_ones_go(

@@ -136,7 +136,7 @@ def only(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
 
 def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
     """Return the specs of all our pods, by the kind of the object that makes them."""
-    places = {"Deployment": "template", "CronJob": "jobTemplate/spec/template"}
+    places = {"Deployment": "template", "StatefulSet": "template", "CronJob": "jobTemplate/spec/template"}
     found = {one["kind"]: one["spec"] for one in manifests if one["kind"] in places}
     return {
         kind: reduce(lambda part, key: part[key], [*places[kind].split("/"), "spec"], spec)
