@@ -12,12 +12,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from provisioner.backends import BackendError, MayStart
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST, Flow
-from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase
+from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Machine, MachineEnd, Outcome, Phase, Snapshot
 from provisioner.names import name_pattern
 from provisioner.schema.setting_types import Pool
 
@@ -25,6 +25,7 @@ Listed = TypeVar("Listed")
 """Content of a list, as the place's own code reads the list."""
 Job = TypeVar("Job", contravariant=True)
 """A job in a list of the place."""
+SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when it resumes them"
 Record = TypeVar("Record")
 """A job as the place's list shows it."""
 Listing = Mapping[str, Sequence[Record]]
@@ -157,6 +158,7 @@ class ListingBackend(ABC, Generic[Record]):
         self._shape = name_pattern(prefix)
         self._uncertain = UncertainCreates(lag)
         self._machines: Mapping[str, Machine] = {}
+        self._digest = ""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Do nothing, because the place cannot be watched."""
@@ -193,6 +195,22 @@ class ListingBackend(ABC, Generic[Record]):
                 self._uncertain.note(create.name)
             raise
         return {}
+
+    def _snapshot(self, divided: Divided[Any], sought: Mapping[str, str], **facts: Any) -> Snapshot:
+        """Return the snapshot of a divided list. Equal machines are the same objects as in the snapshot before.
+        ``facts``: more of its fields."""
+        shared = frozenset(name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs)))
+        if divided.machines != self._machines:
+            self._machines = divided.machines
+        if suspended := [one.name for one in self._machines.values() if one.state]:
+            facts["problems"] = (*facts.get("problems", ()), SUSPENDED.format(len(suspended), min(suspended)))
+        found = {"ends": divided.ends, "doubles": divided.doubles, "foreign": frozenset(divided.others) - shared}
+        known = {"machines": self._machines, "spec": self._digest, "asked": frozenset(sought)}
+        return Snapshot(self.pool, name_collisions=shared, **{**known, **found, **facts})
+
+    def _is_of_provisioner(self, job: Any) -> bool:
+        """Return True if the job is of this provisioner, in whatever pool."""
+        return False
 
     def _deletions(self, deletes: Sequence[Delete], listed: Listing[Record]) -> list[Call]:
         """Return the calls that end the jobs of these machines."""

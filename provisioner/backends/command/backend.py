@@ -27,7 +27,6 @@ from provisioner.model import (
     Snapshot,
 )
 
-SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when it resumes them"
 RecordsByName = Mapping[str, Sequence[Record]]
 
 
@@ -55,21 +54,7 @@ class CommandBackend(ListingBackend[Record]):
         divided = divide(self._read_list(), sought, self)
         uids = {one.fingerprint.uid for one in divided.machines.values()}
         self._launched = {uid: at for uid, at in self._launched.items() if uid in uids}
-        if divided.machines != self._machines:
-            self._machines = divided.machines
-        suspended = [one.name for one in self._machines.values() if one.state]
-        return Snapshot(
-            pool=self.pool,
-            began_at=now,
-            wall=time.time(),
-            machines=self._machines,
-            foreign=frozenset(divided.others),
-            spec=self._digest,
-            asked=frozenset(sought),
-            ends=divided.ends,
-            doubles=divided.doubles,
-            problems=(SUSPENDED.format(len(suspended), min(suspended)),) if suspended else (),
-        )
+        return self._snapshot(divided, sought, began_at=now, wall=time.time())
 
     def check(self, seconds: float) -> list[Finding]:
         """Return a note that shows how the first listed record was read, so that the operator can compare the record

@@ -67,22 +67,9 @@ class RayBackend(ListingBackend[Document]):
         """Return a snapshot of our jobs."""
         divided = divide(self._read_list(), sought, self)
         session = self._api.session()  # read after the list, so that the list is not of a later session
-        collisions = {name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs))}
-        if divided.machines != self._machines:
-            self._machines = divided.machines
-        self._stopped &= {one.fingerprint.uid for one in self._machines.values()}
-        return Snapshot(
-            pool=self.pool,
-            began_at=now,
-            wall=self._api.clock.now(),
-            machines=self._machines,
-            foreign=frozenset(divided.others.keys() - collisions),
-            spec=self._digest,
-            asked=frozenset(sought),
-            problems=self._api.clock.slowness(),
-            name_collisions=frozenset(collisions),
-            endpoint_identity=session,
-        )
+        self._stopped &= {one.fingerprint.uid for one in divided.machines.values()}
+        facts = {"endpoint_identity": session, "problems": self._api.clock.slowness(), "ends": {}}
+        return self._snapshot(divided, sought, began_at=now, wall=self._api.clock.now(), **facts)
 
     def ahead(self) -> float | None:
         """Return the seconds by which the head's clock is ahead of this host's; None if unknown."""

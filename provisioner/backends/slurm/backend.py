@@ -36,7 +36,6 @@ from provisioner.model import (
     Snapshot,
 )
 
-SUSPENDED = "{} machines are suspended by Slurm, e.g. {}: they run on when it resumes them"
 SUSPENDED_WORDS = frozenset({"SUSPENDED", "STOPPED"})
 
 
@@ -59,25 +58,8 @@ class SlurmBackend(ListingBackend[Document]):
         listed = self._cluster.list.newer(self.pool, now, pace=self.pace, deadline=0.0)
         named = {name for name in listed.items if name in sought or self._shape.fullmatch(name)}
         divided = divide({name: read_jobs(listed.items[name]) for name in named}, sought, self)
-        shared = (name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs)))
-        collisions = frozenset(shared)
-        if divided.machines != self._machines:
-            self._machines = divided.machines
-        if suspended := [one.name for one in self._machines.values() if one.state]:
-            problems.append(SUSPENDED.format(len(suspended), min(suspended)))
-        return Snapshot(
-            pool=self.pool,
-            began_at=listed.began,
-            wall=time.time(),
-            machines=self._machines,
-            foreign=frozenset(divided.others) - collisions,
-            spec=self._digest,
-            asked=frozenset(sought),
-            ends=divided.ends,
-            doubles=divided.doubles,
-            problems=(*problems, *self._cluster.api.clock.slowness()),
-            name_collisions=collisions,
-        )
+        problems += self._cluster.api.clock.slowness()
+        return self._snapshot(divided, sought, began_at=listed.began, wall=time.time(), problems=tuple(problems))
 
     @translated_errors()
     def check(self, seconds: float) -> list[Finding]:
