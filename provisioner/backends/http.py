@@ -74,7 +74,7 @@ class _SocketFile(Bounded):
 def connect(address: str, ca_file: Path | None = None) -> Way:
     """Return the way to a server, without a call. ``address``: ``http://``, ``https://``, or ``unix:///PATH``.
 
-    Raise OSError if the file of certificate authorities (``ca_file``) cannot be used.
+    Raise BackendError if the file of certificate authorities (``ca_file``) cannot be used.
     """
     options: dict[str, Any] = {"maxsize": MOST}
     if address.startswith(UNIX):
@@ -85,7 +85,11 @@ def connect(address: str, ca_file: Path | None = None) -> Way:
         return way
     parts = urlsplit(address)
     if parts.scheme == "https":
-        options["ssl_context"] = ssl.create_default_context(cafile=ca_file or get_ca_bundle())
+        try:
+            options["ssl_context"] = ssl.create_default_context(cafile=ca_file or get_ca_bundle())
+        except OSError as error:
+            text = f"ca_file {ca_file} cannot be used: {error}; correct it, or leave it out"
+            raise BackendError(ErrorClass.INVALID, text) from error
     if proxy := None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme):
         options["proxy_headers"] = proxy_login(proxy)
     return Way(address, make_connections(proxy, **options))

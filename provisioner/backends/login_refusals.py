@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from provisioner.backends import BackendError
 from provisioner.backends.place_clock import PlaceClock, clock_message
@@ -31,6 +32,15 @@ def find_right(status: int, text: str) -> str | None:
         return ""
     found = None if status != 403 or POLICY_WORDS.search(text) else _MISSING_RIGHT.search(text)
     return found and found[0]
+
+
+def read_secret(file: Path, setting: str, encoding: str = "ascii") -> str:
+    """Return the text in the file that a setting names. Raise BackendError if the file cannot be read."""
+    try:
+        return file.read_text(encoding=encoding).strip()
+    except (OSError, ValueError) as error:
+        text = f"{setting} {file} cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise BackendError(ErrorClass.DENIED, text) from error
 
 
 class LoginRefusals:

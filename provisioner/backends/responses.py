@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from provisioner.backends import BackendError
+from provisioner.hostfactory.provider_config import finite
 from provisioner.model import ErrorClass
 
 MOST_CHARACTERS = 1024
@@ -42,14 +42,7 @@ def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
     return known or (ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER)
 
 
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no number")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
+_DECODER = json.JSONDecoder(parse_float=finite, parse_constant=finite)
 
 
 def json_object(content: bytes) -> dict[str, Any]:

@@ -260,7 +260,7 @@ def read_json(path: str) -> object:
     except OSError as error:
         raise TemplatesError(path, error.strerror or str(error)) from error
     try:
-        document = json.loads(content, parse_float=_finite, parse_constant=_finite)
+        document = json.loads(content, parse_float=finite, parse_constant=finite)
     except (ValueError, RecursionError) as error:
         raise TemplatesError(path, f"not JSON: {error}") from error
     if _is_too_deep(document):
@@ -278,7 +278,7 @@ def _is_too_deep(document: object) -> bool:
     return bool(level)
 
 
-def _finite(written: str) -> float:
+def finite(written: str) -> float:
     """Convert a number. Raises ValueError for NaN and 1e999: Python accepts them, but cannot print them as valid
     JSON."""
     number = float(written)

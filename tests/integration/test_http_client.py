@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import socketserver
-import ssl
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -107,5 +106,5 @@ def test_a_silent_server_is_a_time_out_and_a_closed_port_is_not() -> None:
 
 def test_unusable_authorities_are_an_error_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
-    with pytest.raises(ssl.SSLError):
+    with pytest.raises(BackendError, match=r"ca_file .* cannot be used"):
         connect("https://localhost", tmp_path / "ca.pem")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.command.settings import CommandPool, Ending
+from provisioner.backends.login_refusals import read_secret
 from provisioner.backends.processes import Finished, TooMuchOutput, run_program
 from provisioner.backends.responses import words
 from provisioner.model import ErrorClass
@@ -67,11 +68,8 @@ class Commands:
         made |= {"HF_MACHINE_NAME": str(values["name"])} if "name" in values else {}
         made |= pool.environment
         if pool.credentials is not None:
-            try:
-                made[pool.credentials_variable] = pool.credentials.read_text().strip()
-            except (OSError, ValueError) as error:
-                text = f"pools.{pool.name}.credentials {pool.credentials} cannot be read: {error}"
-                raise BackendError(ErrorClass.DENIED, text) from error
+            setting = f"pools.{pool.name}.credentials"
+            made[pool.credentials_variable] = read_secret(pool.credentials, setting, "utf-8")
         return made
 
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Flow
 from provisioner.backends.http import Document, Request, connect, exchange, parse
-from provisioner.backends.login_refusals import LoginRefusals
+from provisioner.backends.login_refusals import LoginRefusals, read_secret
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import seconds_until
 from provisioner.backends.ray.settings import RayPool
@@ -32,11 +32,7 @@ class RayApi:
     def __init__(self, pool: RayPool, seconds: float = CALL_SECONDS) -> None:
         """Prepare the calls. Raise BackendError if the file of certificate authorities (``ca_file``) cannot be used."""
         self._pool, self._seconds = pool, seconds
-        try:
-            self._way = connect(pool.endpoint.rstrip("/"), pool.ca_file)
-        except OSError as error:
-            text = f"pools.{pool.name}.ca_file {pool.ca_file} cannot be used: {error}"
-            raise BackendError(ErrorClass.INVALID, text) from error
+        self._way = connect(pool.endpoint.rstrip("/"), pool.ca_file)
         self.clock, self.flow = PlaceClock(), Flow()
         login = f"pools.{pool.name}.token_file {pool.token_file}" if pool.token_file else "none is configured"
         self._refusals = LoginRefusals(self.clock, lambda: login)
@@ -81,7 +77,8 @@ class RayApi:
     def _call(self, method: str, path: str, body: Document | None = None) -> bytes:
         headers = {}
         if self._pool.token_file is not None:
-            headers["Authorization"] = f"Bearer {self._token()}"
+            token = read_secret(self._pool.token_file, f"pools.{self._pool.name}.token_file")
+            headers["Authorization"] = f"Bearer {token}"
         content = None if body is None else json.dumps(body).encode()
         reply, answered = exchange(self._way, Request(method, path, self._seconds, {}, content, headers), self.clock)
         if reply.status < 300:
@@ -94,14 +91,6 @@ class RayApi:
         )
         self._refusals.explain(error, reply.status)
         raise error
-
-    def _token(self) -> str:
-        file = self._pool.token_file
-        try:
-            return file.read_text(encoding="ascii").strip() if file else ""
-        except (OSError, ValueError) as error:
-            text = f"pools.{self._pool.name}.token_file {file} cannot be read: {error}"
-            raise BackendError(ErrorClass.DENIED, text) from error
 
 
 def _class_of(status: int, said: str) -> ErrorClass:

@@ -18,7 +18,7 @@ from typing import Any
 from provisioner.backends import BackendError
 from provisioner.backends.concurrency import Flow
 from provisioner.backends.http import Document, Request, Way, connect, exchange, parse
-from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals
+from provisioner.backends.login_refusals import UNKNOWN_USER, LoginRefusals, read_secret
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import seconds_until
 from provisioner.backends.responses import class_of_status, translated_errors, words
@@ -80,12 +80,7 @@ class Token:
 
     def read(self) -> str:
         """Return the token. Raise BackendError if there is no token or if it has expired."""
-        try:
-            token = self._file.read_text(encoding="ascii").strip().removeprefix("SLURM_JWT=")
-        except (OSError, ValueError) as error:
-            raise BackendError(
-                ErrorClass.DENIED, f"{self.format_name()}: {getattr(error, 'strerror', None) or error}"
-            ) from error
+        token = read_secret(self._file, self._setting).removeprefix("SLURM_JWT=")
         if not token or len(token.split()) != 1:
             raise BackendError(ErrorClass.DENIED, f"{self.format_name()} does not hold one token: write a new one")
         ends = self._times(token).get("exp")

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from provisioner.backends import BackendError
 from provisioner.backends.host_addresses import HostAddresses
 from provisioner.backends.http import Document
 from provisioner.backends.responses import translated_errors
 from provisioner.backends.shared_list import SharedList
 from provisioner.backends.slurm.api import CALL_SECONDS, SlurmApi
 from provisioner.backends.slurm.settings import SlurmPool
-from provisioner.model import ErrorClass
 
 JobsByName = Mapping[str, Sequence[Document]]
 
@@ -23,13 +21,7 @@ class Cluster:
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
         """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError if the file of certificate
         authorities (``ca_file``) cannot be used."""
-        try:
-            self.api = SlurmApi(pool, seconds)
-        except OSError as error:
-            text = (
-                f"pool {pool.name}: ca_file {pool.ca_file} cannot be used: {error}; correct pools.{pool.name}.ca_file"
-            )
-            raise BackendError(ErrorClass.INVALID, text) from error
+        self.api = SlurmApi(pool, seconds)
         self.list: SharedList[JobsByName] = SharedList(lambda _: self.read_list())
         self.addresses = HostAddresses(self.api.node_address)
 

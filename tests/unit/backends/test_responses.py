@@ -20,8 +20,8 @@ def test_an_object_is_taken_as_it_is() -> None:
     [
         (b"[" * 200_000, "nested too deeply"),
         (b"[1]", "not a JSON object but a list"),
-        (b'{"a": NaN}', "is no number"),
-        (b'{"a": 1e999}', "is no number"),
+        (b'{"a": NaN}', "is not a JSON number"),
+        (b'{"a": 1e999}', "is not a JSON number"),
         (b'{"a": "\xff"}', "decode"),
         (b"", "Expecting value"),
     ],
