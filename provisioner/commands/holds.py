@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 from provisioner.commands.shared_options import PROBLEM, Document, add_shared, open_state, settings, show
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.provider_config import DirectoryError
-from provisioner.loop.standby import read_memory
 from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
 from provisioner.schema.validation import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.holds import with_hold, without_holds
-from provisioner.state.protocols import State
+from provisioner.state.protocols import State, read_memory
 from provisioner.telemetry.pool_status import PoolStatus, read_pool_status
 
 LONGEST_REASON = 500

@@ -15,11 +15,10 @@ from provisioner.loop.batch_threads import ThreadedActors
 from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
-from provisioner.loop.standby import read_memory
 from provisioner.model import NEVER, ErrorClass, Failure, Observation, PendingReason, Plan, Transition
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.definitions import Settings
-from provisioner.state.protocols import State
+from provisioner.state.protocols import State, read_memory
 from provisioner.telemetry.pool_windows import format_count
 
 

@@ -18,13 +18,13 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import CycleReport, Mandate, SupersededError, check_directory
 from provisioner.loop.observers import Observer, stop_all
 from provisioner.loop.reconciler import Reconciler
-from provisioner.loop.standby import check_turn, read_memory, take_turn
+from provisioner.loop.standby import check_turn, take_turn
 from provisioner.loop.wakeups import Wake, Wakeups
 from provisioner.model import NEVER, Limits, LossCause, Memory, Notice, Observation, find_failures
 from provisioner.process_end import Latch
 from provisioner.state.directory_note import add_to_note
 from provisioner.state.errors import StateError
-from provisioner.state.protocols import State
+from provisioner.state.protocols import State, read_memory
 
 log = logging.getLogger(__name__)
 

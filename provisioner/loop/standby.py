@@ -6,10 +6,8 @@ import logging
 from collections.abc import Callable
 
 from provisioner.loop.cycle_report import SupersededError
-from provisioner.model import Memory
 from provisioner.process_end import Latch
-from provisioner.state.errors import StateMissing
-from provisioner.state.protocols import State
+from provisioner.state.protocols import State, read_memory
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +35,6 @@ def take_turn(state: State, stop: Latch, longest_cycle: float, stands_by: Callab
     if wait_seconds:
         lock.end_wait()
     return epoch
-
-
-def read_memory(state: State) -> Memory | None:
-    """Return the memory of the previous loop; None if there is no memory."""
-    try:
-        return state.memory.read()
-    except StateMissing:
-        return None
 
 
 def check_turn(state: State, epoch: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Holds, Intent, Memory
-from provisioner.state.errors import Condition
+from provisioner.state.errors import Condition, StateMissing
 from provisioner.state.journal import Excerpt
 from provisioner.state.marker_files import Difference, LifeSigns
 from provisioner.state.refused_calls import Refusals
@@ -308,3 +308,11 @@ class State(Protocol):
 
     def find_write_error(self) -> OSError | None:
         """Return the error that prevents writing now; None if writing is possible."""
+
+
+def read_memory(state: State) -> Memory | None:
+    """Return the memory; None if there is no memory."""
+    try:
+        return state.memory.read()
+    except StateMissing:
+        return None

@@ -52,14 +52,15 @@ def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] 
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
     if subject.kind is Kind.MACHINE:
         return (subject.id, f'"request":"{subject.request}"')
-    record = memory.returns.get(subject.id) if memory else None
-    names = {*(record.names if record else ()), *_returned_names(subject, lines)}
+    names = _returned_names(subject, lines, memory)
     return (subject.id, *sorted({get_request_id(get_prefix(name), name) for name in names} - {""}))
 
 
-def _returned_names(subject: Subject, lines: Iterable[Line]) -> Iterator[str]:
-    """Yield the names of the machines of a return request."""
-    return (name for line in lines if line.get("return") == subject.id for name in get_machine_names(line))
+def _returned_names(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> set[str]:
+    """Return the names of the machines of a return request, from memory and journal."""
+    record = memory.returns.get(subject.id) if memory else None
+    named = {name for line in lines if line.get("return") == subject.id for name in get_machine_names(line)}
+    return named.union(record.names if record else ())
 
 
 def timeline(subject: Subject, lines: Iterable[Line], memory: Memory | None) -> list[Sentence]:
@@ -137,7 +138,7 @@ def _is_of_pool(line: Line) -> bool:
 
 def _return_facts(subject: Subject, lines: Sequence[Line], memory: Memory | None) -> list[Fact]:
     record = memory.returns.get(subject.id) if memory else None
-    names = {*(record.names if record else ()), *_returned_names(subject, lines)}
+    names = _returned_names(subject, lines, memory)
     ends = (line for line in lines if line.get("return") == subject.id or line["event"] in ("close", "delete", "gone"))
     facts = read_facts(ends, names.__contains__)
     if record and memory and not any(fact.event == "return" for fact in facts):

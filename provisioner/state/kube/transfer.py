@@ -10,11 +10,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from provisioner.model import Intent, Memory
+from provisioner.model import Intent
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import Condition, StateExists, StateMissing
 from provisioner.state.kube.state import KubeState
 from provisioner.state.loop_lock import be_the_loop
+from provisioner.state.protocols import read_memory
 
 
 class Copied(NamedTuple):
@@ -48,7 +49,7 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
 
 def _copy_memory(source: AnyState, state: AnyState) -> Intent:
     """Write the memory of ``source`` under a new epoch. Return the intent of ``source``."""
-    memory, present = _read_memory(source), _read_memory(state)
+    memory, present = read_memory(source), read_memory(state)
     is_used = present is not None or state.memory.existed()
     if is_used and (memory is None or present is None or replace(present, epoch=memory.epoch) != memory):
         raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty state.")
@@ -58,12 +59,6 @@ def _copy_memory(source: AnyState, state: AnyState) -> Intent:
         state.memory.write(replace(memory, epoch=epoch))
     state.loop_lock.sign_off()
     return intent
-
-
-def _read_memory(state: AnyState) -> Memory | None:
-    with suppress(StateMissing):
-        return state.memory.read()
-    return None
 
 
 def _copy_answers(intent: Intent, source: AnyState, state: AnyState) -> Copied:
