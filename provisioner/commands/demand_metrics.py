@@ -27,6 +27,7 @@ class DemandMetrics(Group):
     unfit = Metric(Table[str], "hf_demand_unfit_jobs", {"source": ()}, "Jobs of the source that fit no template.")
     last_step = Metric(Gauge, "hf_demand_last_step_timestamp_seconds", {},
         "End of the last step without a problem; begins with the start of the process.")
+    interval = Metric(Gauge, "hf_demand_interval_seconds", {}, "Seconds between two steps; 0 before the first step.")
     # fmt: on
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -42,6 +43,7 @@ class DemandMetrics(Group):
     def show(self, report: Report) -> None:
         """Replace the numbers by those of a step. If the step failed before it had numbers, the last numbers stay."""
         self.latest = report
+        self.interval.set((report.next_at or report.at) - report.at)
         if not report.problem:
             self.last_step.set(report.at)
         if not report.sources:

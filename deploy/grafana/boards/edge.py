@@ -82,12 +82,13 @@ def demand() -> list[Question]:
     names = ("wanted", "asked", "running", "idle")
     lines = [Line(f"sum by (template) (hf_demand_{name})", f"{{{{template}}}} {name}") for name in names]
     step = AGE.format(by="job", metric="hf_demand_last_step_timestamp_seconds")
+    interval = 'label_replace(max by (job) (hf_demand_interval_seconds), "source", "interval of ", "", "")'
     return [
         Question("Demand", "Machines that the sources want, that were requested, that run, and that are idle.", lines),
         line_question(
             "Age of readings, and of the last step",
             "Readings are made every interval_seconds; a source that fails keeps its last numbers.",
-            f"max by (source) (hf_demand_source_age_seconds) or {step}",
+            f"max by (source) (hf_demand_source_age_seconds) or {step} or {interval}",
             "{{source}}{{job}}",
             "s",
         ),
