@@ -6,6 +6,11 @@ The scripts import this module at each call, so it imports only modules that loa
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Item = TypeVar("Item")
 
 REQUEST_ID_LENGTH = 10
 """Number of characters of [a-z0-9] in a request id. With 50 random bits, an id does not repeat even if all state
@@ -91,3 +96,11 @@ def get_request_id(prefix: str, name: str) -> str:
 def short_name(host: str) -> str:
     """Return a host's first label in lower case, because HF and EGO use short and full names for the same host."""
     return host.partition(".")[0].lower()
+
+
+def group_by(key: Callable[[Item], Key], items: Iterable[Item]) -> dict[Key, list[Item]]:
+    """Return the items by key, in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from provisioner.backends.registry import close, make_backends
@@ -16,6 +16,7 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import NEVER, ErrorClass, Failure, Observation, PendingReason, Plan, Transition
+from provisioner.names import group_by
 from provisioner.planning.observe.trust import format_distrust
 from provisioner.settings.definitions import Settings
 from provisioner.state.protocols import State, read_memory
@@ -137,10 +138,8 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
     """Yield a line for all machines of the same pool, template and reason. The line ends with the message that the
     cloud gave about the first of these machines, if there is one."""
-    groups = defaultdict[tuple[str, ...], list[Document]](list)
-    for entry in entries:
-        groups[entry["pool"], entry["template"], entry.get("verdict", ""), entry["reason"]].append(entry)
-    for group in groups.values():
+    key = itemgetter("pool", "template", "reason")
+    for group in group_by(lambda entry: (*key(entry), entry.get("verdict")), entries).values():
         yield _line(word, len(group), group[0])
         yield from (f"    {entry['machine']}" for entry in group if named)
 

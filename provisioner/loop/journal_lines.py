@@ -29,6 +29,7 @@ from provisioner.model import (
     Window,
     WindowChange,
 )
+from provisioner.names import group_by
 from provisioner.planning.core.window_and_backoff import get_pending_limit
 from provisioner.planning.report.answers import is_reported_running
 from provisioner.state.errors import StateError
@@ -268,10 +269,8 @@ def _reported_lines(reported: Reported) -> Iterator[Line]:
         if fields != former:  # HF assumes of a new request that it runs and has no machine.
             kind = "request" if isinstance(record, RequestRecord) else "return"
             yield {"event": "reported", kind: record.id, **fields}
-    groups = defaultdict[tuple[str, int], list[str]](list)
-    for name, loss in reported.lost.items():
-        groups[loss.cause, loss.grace].append(name)
-    for (cause, grace), names in groups.items():
+    lost = reported.lost
+    for (cause, grace), names in group_by(lambda name: (lost[name].cause, lost[name].grace), lost).items():
         line: Line = {"event": "reported", "answer": "lost", "cause": cause, "machines": sorted(names)}
         yield line | {"seconds": grace} if grace else line
 

@@ -212,9 +212,5 @@ def _add_time(line: Any) -> Line | None:
 
 
 def _find_oldest_time(contents: Sequence[bytes]) -> float | None:
-    for content in contents:
-        for text in content[:10_000].split(b"\n"):
-            if line := _parse_line(text):
-                at: float = line["at"]
-                return at
-    return None
+    texts = (text for content in contents for text in content[:10_000].split(b"\n"))
+    return next((line["at"] for line in map(_parse_line, texts) if line), None)

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from provisioner.model import DESIRED, Limits, Memory, PoolLimits, RequestRecord, Slot, TemplateLimits, Verdict
+from provisioner.names import group_by
 from provisioner.telemetry.pool_windows import Document, Key
 
 
@@ -108,10 +110,8 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
     """Return a row for each pool or each template (``kind``) that is configured or still has machines."""
-    parts: dict[str, list[Row]] = {name: [] for name in configured}
-    for row in rows:
-        if name := getattr(row, kind):
-            parts.setdefault(name, []).append(row)
+    named = group_by(attrgetter(kind), [row for row in rows if getattr(row, kind)])
+    parts = {name: named.get(name, []) for name in (*configured, *named)}
     return [_sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from provisioner.backends import BackendError, Finding, Severity
 from provisioner.backends.command.commands import Commands, is_ended_as
@@ -26,6 +27,7 @@ from provisioner.model import (
     Queued,
     Snapshot,
 )
+from provisioner.names import group_by
 
 RecordsByName = Mapping[str, Sequence[Record]]
 
@@ -79,15 +81,12 @@ class CommandBackend(ListingBackend[Record]):
         if is_empty:
             text = f"{program} printed nothing, and list.empty does not declare this as an empty place"
             raise BackendError(ErrorClass.UNAVAILABLE, text)
-        found: dict[str, list[Record]] = {}
         try:
-            for record in read_records(settings, ended.output.decode()):
-                found.setdefault(record.name, []).append(record)
+            records = read_records(settings, ended.output.decode())
         except ValueError as error:
             raise BackendError(ErrorClass.OTHER, f"the output of {program} is not as declared: {error}") from error
-        for records in found.values():
-            records.sort(key=lambda one: (len(one.id), one.id))  # The oldest job is first, because ids grow.
-        return found
+        records.sort(key=lambda one: (len(one.id), one.id))  # The oldest job is first, because ids grow.
+        return group_by(attrgetter("name"), records)
 
     def _submit(self, create: Create) -> None:
         argv, pool = self._settings.create.argv, self._settings

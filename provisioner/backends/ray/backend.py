@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,6 +29,7 @@ from provisioner.model import (
     Queued,
     Snapshot,
 )
+from provisioner.names import group_by
 
 PHASES = {
     "PENDING": Phase.PENDING,
@@ -106,11 +108,8 @@ class RayBackend(ListingBackend[Document]):
     @translated_errors()
     def _read_list(self) -> JobsByName:
         """Return the submitted jobs by name. Raise BackendError if the list fails."""
-        found: dict[str, list[Document]] = {}
-        for job in self._api.jobs():
-            if job.get("submission_id"):
-                found.setdefault(job["submission_id"], []).append(job)
-        return found
+        submitted = (job for job in self._api.jobs() if job.get("submission_id"))
+        return group_by(itemgetter("submission_id"), submitted)
 
     def _submit(self, create: Create) -> None:
         self._api.submit(self._body(create))

@@ -239,11 +239,9 @@ def _class_of(status: int, number: int, text: str) -> ErrorClass:
 
 def _first_number(answer: Document) -> int:
     """Return Slurm's number of the first error. The key of the number differs, even within a version."""
-    for error in answer.get("errors") or ():
-        for key in ("error_number", "error_code", "errno"):
-            if isinstance(number := error.get(key), int):
-                return number
-    return 0
+    keys = ("error_number", "error_code", "errno")
+    found = (error.get(key) for error in answer.get("errors") or () for key in keys)
+    return next((number for number in found if isinstance(number, int)), 0)
 
 
 def _texts(answer: Document) -> list[str]:

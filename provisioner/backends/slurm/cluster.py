@@ -4,6 +4,7 @@ nodes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from provisioner.backends.host_addresses import HostAddresses
 from provisioner.backends.http import Document
@@ -11,6 +12,7 @@ from provisioner.backends.responses import translated_errors
 from provisioner.backends.shared_list import SharedList
 from provisioner.backends.slurm.api import CALL_SECONDS, SlurmApi
 from provisioner.backends.slurm.settings import SlurmPool
+from provisioner.names import group_by
 
 JobsByName = Mapping[str, Sequence[Document]]
 
@@ -29,7 +31,4 @@ class Cluster:
     def read_list(self) -> JobsByName:
         """Return the records of all jobs that the user sees, by name. Raise BackendError if the call fails or the list
         may lack jobs."""
-        found: dict[str, list[Document]] = {}
-        for record in self.api.jobs():
-            found.setdefault(record["name"], []).append(record)
-        return found
+        return group_by(itemgetter("name"), self.api.jobs())

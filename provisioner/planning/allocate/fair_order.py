@@ -8,19 +8,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from operator import attrgetter
 
 from provisioner.model import LONG_AGO, NEVER, Create, RequestRecord
+from provisioner.names import group_by
 from provisioner.planning.core.slots import count_missing, pending_slots
 
 
 def order_requests(records: Iterable[RequestRecord]) -> list[str]:
     """Return the ids of the open requests in the order in which the plan serves them."""
-    by_template = defaultdict[str, list[RequestRecord]](list)
-    for record in sorted(records, key=lambda record: record.read_at):
-        by_template[record.template].append(record)
+    by_template = group_by(attrgetter("template"), sorted(records, key=attrgetter("read_at")))
     waiting = [(_order_requests(records), _oldest_read_at(records)) for records in by_template.values()]
     waiting.sort(key=lambda one: one[1])
     return [record.id for records, _ in waiting for record in records]
@@ -60,10 +59,5 @@ def _last_asked_at(record: RequestRecord) -> float:
 def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:
     """Return the creates in an order in which templates take turns, so that each template gets its share of the creates
     that fit into this cycle."""
-    templates = dict.fromkeys([create.template for create in creates])
-    if len(templates) < 2:
-        return tuple(creates)
-    by_template: dict[str, list[Create]] = {template: [] for template in templates}
-    for create in creates:
-        by_template[create.template].append(create)
+    by_template = group_by(attrgetter("template"), creates)
     return tuple(create for turn in zip_longest(*by_template.values()) for create in turn if create is not None)

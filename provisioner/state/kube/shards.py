@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from provisioner.hostfactory import Answer, Loss, Polled, Recorded
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.hostfactory.shards import SPANNING, SYMBOLS, Shards, serving_shards, shard_instance
-from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, SLOT_DIGITS
+from provisioner.names import REQUEST_ID_LENGTH, RETURN_ID_PREFIX, SLOT_DIGITS, group_by
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.script_state import KubeScriptState
 from provisioner.state.new_ids import new_id
@@ -70,10 +70,7 @@ class ShardedScriptState:
 
     def _by_shard(self, machines: Iterable[str]) -> dict[int, list[str]]:
         """Return the names by shard number. A name that shows no shard belongs to the first shard."""
-        named: dict[int, list[str]] = {}
-        for name in machines:
-            named.setdefault(max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0), []).append(name)
-        return named
+        return group_by(lambda name: max(self._shard(name[-REQUEST_ID_LENGTH - SLOT_DIGITS - 1 :]), 0), machines)
 
     def _shard(self, id_: str) -> int:
         """Return the number of the shard that a request id shows; -1 if it shows none."""

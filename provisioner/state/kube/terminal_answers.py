@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
 
 from provisioner.hostfactory import Answer
+from provisioner.names import group_by
 from provisioner.state.kube.cache import ListedObjects
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.objects import ANSWERS, item
@@ -59,11 +60,9 @@ class KubeTerminalAnswers(KubeEntries):
         interruption leaves the entries of an earlier moment. Raises StateError."""
         self._cache.check()
         doomed = frozenset(ids)
-        names: dict[str, list[str]] = {}
-        for name in sorted(self._cache.objects, key=lambda name: int(name.rpartition(".")[2]), reverse=True):
-            if (id_ := name.rpartition(".")[0]) in doomed:
-                names.setdefault(id_, []).append(name)
-        run_all(self._remove, [*names.values()], self._threads)
+        last_first = sorted(self._cache.objects, key=lambda name: int(name.rpartition(".")[2]), reverse=True)
+        names = group_by(lambda name: name.rpartition(".")[0], last_first)
+        run_all(self._remove, [some for id_, some in names.items() if id_ in doomed], self._threads)
 
     def _remove(self, names: list[str]) -> None:
         for name in names:
