@@ -201,7 +201,7 @@ REFUSED = {
         a_value_elsewhere,
         "pools.gke-main.pod_spec: a ConfigMap has no directories",
     ),
-    "a name that is none": (a_name_that_is_none, "rename it"),
+    "a name that is none": (a_name_that_is_none, "rename the file"),
     "more than a ConfigMap holds": (too_much, "a ConfigMap holds 1048576"),
     "a configuration with a mistake": (
         lambda conf: change(conf, "pools:", "nonsense: 1\npools:"),
