@@ -150,7 +150,7 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
             day = time.strftime("%Y-%m-%d", time.gmtime(ends))
             parts = {key: value for part in authority["subject"] for key, value in part}
             name = parts.get("commonName") or ", ".join(parts.values())
-            messages.append(f"ca_bundle {ca_bundle}: the authority {name} {word} on {day}; put its successor in")
+            messages.append(f"ca_bundle {ca_bundle}: the authority {name} {word} on {day}; add its successor")
     return messages
 
 

@@ -84,7 +84,7 @@ WRONG_PHASES = {STRAYED_PHASE: STRAYED, str(Phase.PENDING): DOWN}
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     add_shared(command, "config", "state-dir", "output")
-    command.add_argument("--machines", action="store_true", help=f"name all machines of a group, not only {SHOWN}")
+    command.add_argument("--machines", action="store_true", help=f"name all machines of a line, not only {SHOWN}")
 
 
 def run(options: argparse.Namespace) -> int:

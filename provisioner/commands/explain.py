@@ -72,7 +72,7 @@ def _journal_caveats(excerpt: Excerpt) -> Iterator[str]:
     if excerpt.unreadable:
         yield f"A part of the journal cannot be read: {excerpt.unreadable}."
     if excerpt.torn:
-        yield f"Lines of the journal that are torn, and left out: {excerpt.torn}."
+        yield f"Torn lines of the journal, which are left out: {excerpt.torn}."
     if excerpt.since is None and not excerpt.unreadable:
         yield "There is no journal; this answer comes from memory.json alone."
 

@@ -120,7 +120,7 @@ def state_directory(given: Path | None) -> StateDir:
     if (store := find_store(os.environ, given)) is not None:
         raise UsageError(
             f"The Kubernetes API keeps this state (namespace {store.namespace}), and this command is for state files. "
-            "To use it for files, name a directory with --state-dir"
+            "To use the command, name a directory with --state-dir"
         )
     path = given or Path(_get_directory(lambda: Directories(os.environ).state, "--state-dir DIR"))
     if path.exists() and not path.is_dir():

@@ -106,8 +106,8 @@ def _columns(line: str) -> dict[str, str]:
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
     """Return the parts of ``number`` equal jobs: one for each node. If the part for a node fits no template, return one
-    for each task, because Slurm may spread the job over more nodes. The result is empty if ``partitions`` names no
-    partition of the job."""
+    for each task, because Slurm may spread the job over more nodes. The result is empty if none of the job's
+    partitions counts."""
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:
         return []

@@ -244,7 +244,7 @@ def _usable(key: str, value: object) -> tuple[str, Any]:
     if key == "STATE_SHARDS":
         from provisioner.hostfactory import shards  # imported here because few sites have shards
 
-        return f"a number of loops, 1 to {len(shards.SYMBOLS)}, or a list of pool names for each", shards.parse(value)
+        return f"a number of loops, 1 to {len(shards.SYMBOLS)}, or for each a list of pool names", shards.parse(value)
     if key == "STATE":
         place = re.fullmatch(PLACE, value) if isinstance(value, str) else None
         return '"files" or "kubernetes:NAMESPACE"', (place and place[1]) or ("" if place else None)

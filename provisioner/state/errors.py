@@ -143,7 +143,7 @@ def not_ours_message(path: str, message: str) -> str:
         f"Remove the other name, which `find DIR -xdev -samefile {path}` lists if it is below DIR. "
         f"To keep both: `cp -p {path} COPY && mv COPY {path}`."
         if message == HARD_LINK
-        else "Move it away. (A directory may be linked.)"
+        else "Move that file away. (A link to a directory is allowed.)"
     )
     return f"{path}: {message}, and a file of ours belongs there; no file was changed. {advice}"
 

@@ -40,7 +40,7 @@ def be_the_loop(state: State) -> Iterator[None]:
         holder = turn.holder()
         holder_message = f" (process {holder['pid']} on host {holder.get('host')})" if "pid" in holder else ""
         raise LockTimeout(
-            f"{state.path}: a loop works on this state{holder_message}, or another restore; no record was changed. "
+            f"{state.path}: a loop or a restore works on this state{holder_message}; no record was changed. "
             f"{turn.stopped_message() or 'Stop the loop, and any that stands by'}, then try again."
         )
     try:

@@ -26,7 +26,7 @@ ADVICE = {
 
 def format_difference(difference: Difference) -> str:
     """Return a sentence that names a difference and the way to remove it."""
-    message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop has in force"
+    message = f"HostFactory's scripts read another {FILE_NAMES[difference.file]} than the loop uses"
     return f"{message}; {ADVICE[difference.newer]}"
 
 

@@ -212,7 +212,7 @@ def _waits_message(signs: LifeSigns) -> str:
     until, pid, host = (signs.holder.get(key) for key in ("waits_until", "pid", "host"))
     if signs.fate != "waits" or not isinstance(until, str):
         return ""
-    message = "waits for calls of the previous loop, which did not end in order, and then goes on by itself"
+    message = "waits until calls of the previous loop, which did not end in order, are over; it then goes on"
     return f"at {format_local_time(until)}: process {pid} on {host} {message}"
 
 

@@ -181,7 +181,7 @@ class Rendering:
             self._complain(part, f"{name!r} is in {first.file} and in {file}; rename one")
         elif first.value != value:
             values = f"{quote(first.value)} in {first.file} and {quote(value)} in {file}"
-            self._complain(part, f"{name} is {values}; give it here")
+            self._complain(part, f"{name} is {values}; set it here")
 
     def _copy_named(self, base: Path, name: str) -> None:
         """Copy a file that the settings file names. If it is a directory, copy all files below it."""

@@ -90,7 +90,7 @@ def own_problems(settings: HostFactorySettings, file: str) -> Iterator[Problem]:
             words = format_expected(f"a list that names {settings.instance}", given.providers)
             yield Problem(file, join("requestors", requestor, "providers"), words)
     if "pools" in settings.provisioner:
-        yield Problem(file, "provisioner.pools", "pools stand beside provisioner in this file, not in it; move them")
+        yield Problem(file, "provisioner.pools", "write `pools` beside `provisioner` in this file, not below it")
     first: dict[object, int] = {}
     for index, entry in enumerate(settings.templates):
         name = entry.get("templateId")

@@ -130,7 +130,7 @@ def test_another_state_is_not_overwritten(sim: Simulation, tmp_path: Path) -> No
 def test_a_running_loop_is_not_disturbed(sim: Simulation) -> None:
     api, files = Api(), StateDir(sim.store.directory)
     assert StateDir(sim.store.directory).loop_lock.acquire(0)
-    with pytest.raises(LockTimeout, match="a loop works on this state"):
+    with pytest.raises(LockTimeout, match="a loop or a restore works on this state"):
         copy_state(files, api.state())
 
 

@@ -374,7 +374,7 @@ def test_a_torn_line_and_a_part_that_cannot_be_read_cost_a_sentence(desk: Desk) 
         file.write(b'{"time":5,"event":"asked","requ')
     Path(desk.state.journal.path + ".3").symlink_to("elsewhere")
     text = desk.says(REQUEST)
-    assert "Lines of the journal that are torn, and left out: 1." in text
+    assert "Torn lines of the journal, which are left out: 1." in text
     assert "symbolic link" in text
     assert "asked for 9 machines" in text
 

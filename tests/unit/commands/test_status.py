@@ -216,7 +216,9 @@ def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
     desk.state.loop_lock.raise_epoch(wait_seconds=47.0 if waits else 0.0)
     code, text = shown(desk)
     until = format_local_time(str(desk.state.loop_lock.holder().get("waits_until", "")))
-    message = f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits for calls of the previous "
+    message = (
+        f"LOOP STARTS at {until}: process {os.getpid()} on {os.uname().nodename} waits until calls of the previous "
+    )
     assert (code, flat(message) in flat(text), "LOOP NOT RUNNING" in text) == (0, waits, False), text
 
 

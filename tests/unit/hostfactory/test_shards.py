@@ -78,7 +78,7 @@ def test_mistakes_are_named(sharded: Site) -> None:
     assert sharded.problems() == ["tprov_config.json: STATE_SHARDS: unknown pool 'gke-mian'; did you mean 'gke-main'?"]
     sharded.provider = {"STATE_SHARDS": "two"}
     [problem] = sharded.problems()
-    assert "STATE_SHARDS: expected a number of loops, 1 to 35, or a list of pool names for each, got" in problem
+    assert "STATE_SHARDS: expected a number of loops, 1 to 35, or for each a list of pool names, got" in problem
     sharded.provider, sharded.environment = {"STATE_SHARDS": 2}, {SHARD_VARIABLE: "2"}
     [problem] = sharded.problems()
     assert "PROVISIONER_SHARD: expected the number of this loop's shard, 0 to 1, got '2'" in problem

@@ -214,7 +214,7 @@ def test_while_a_loop_or_another_restore_runs_or_a_script_writes_it_is_refused(s
     before = (site.work / "intent.json").read_bytes()
     other = site.state.loop_lock
     assert other.acquire(0)
-    with pytest.raises(LockTimeout, match=r"a loop works on this state.*, or another restore; no record was changed"):
+    with pytest.raises(LockTimeout, match=r"a loop or a restore works on this state.*; no record was changed"):
         site.restore(replaces=replaces)
     other.release()
     with (

@@ -472,7 +472,7 @@ def test_settings_that_differ_are_reported_until_the_settings_file_gives_them(tm
     [problem] = caught.value.problems
     first, second = (tmp_path / name / "provisioner.yaml" for name in ("gcpgkeinst", "gcpgceinst"))
     values = f"{{'interval_seconds': 2.0}} in {first} and {{'interval_seconds': 3.0}} in {second}"
-    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}; give it here")
+    assert (problem.where, problem.text) == ("provisioner", f"loop is {values}; set it here")
     sources = [first.parent.name, second.parent.name]
     render(settings(tmp_path, merge=sources, provisioner={"loop": {"interval_seconds": 4.0}}), tmp_path / "out")
     made = made_below(tmp_path / "out")
@@ -493,7 +493,7 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
 ) -> None:
     file = carried(tmp_path, {"name_prefix": "grid"}, second, **values)
     if prefix is None:
-        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json; give it"):
+        with pytest.raises(ConfigError, match=r"name_prefix is 'grid' in .* and 'sym' in .*prov_config.json; set it"):
             render(file, tmp_path / "out")
     else:
         render(file, tmp_path / "out")
@@ -503,7 +503,7 @@ def test_a_name_prefix_is_one_wherever_it_is_given(
 @pytest.mark.parametrize(
     ("provisioner", "merged", "words"),
     [
-        ({"pools": {}}, True, "provisioner.pools: pools stand beside provisioner in this file, not in it"),
+        ({"pools": {}}, True, "provisioner.pools: write `pools` beside `provisioner` in this file, not below it"),
         ({"idd": "a"}, False, "idd: unknown setting; did you mean 'id'?"),
         ({"name_prefx": "a"}, True, "name_prefx: unknown setting; did you mean 'name_prefix'?"),
     ],
