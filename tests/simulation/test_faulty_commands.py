@@ -19,7 +19,7 @@ from xml.sax.saxutils import escape
 import pytest
 import yaml
 
-from provisioner.backends import BackendError, call_budget
+from provisioner.backends import BackendError, call_budget, names_not_unique
 from provisioner.backends.command import backend, commands
 from provisioner.backends.command.backend import CommandBackend
 from provisioner.backends.command.settings import CommandPool
@@ -166,6 +166,7 @@ def play(seed: int, **changes: Any) -> tuple[Run, list[str]]:
         patch.object(commands, "run_program", Program(sample, queue).run),
         patch.object(backend, "time", queue),
         patch.object(call_budget, "time", queue),
+        patch.object(names_not_unique, "time", queue),
     ):
         run = Run(queue, lambda: CommandBackend(pool, provisioner=PROVISIONER, prefix=PREFIX))
         return run, run.play()

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from provisioner.backends import BackendError, call_batch, host_addresses, shared_list
+from provisioner.backends import BackendError, call_batch, host_addresses, names_not_unique, shared_list
 from provisioner.backends.http import Request, Way
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.slurm import api, backend
@@ -146,8 +146,8 @@ def play(seed: int, directory: Path, **changes: Any) -> tuple[Run, list[str]]:
     place = Slurmrestd(VERSIONS[seed % len(VERSIONS)], queue)
     with ExitStack() as stack:
         stack.enter_context(patch.object(api, "exchange", place.exchange))
-        stack.enter_context(patch.object(backend, "MOST", 1))  # so that a seed is always the same run
-        for module in (api, backend, call_batch, host_addresses, shared_list):
+        stack.enter_context(patch.object(backend.SlurmBackend, "at_once", 1))  # so that a seed is always the same run
+        for module in (api, backend, call_batch, host_addresses, names_not_unique, shared_list):
             stack.enter_context(patch.object(module, "time", queue))
         run = Run(queue, lambda: backend.SlurmBackend(pool, Cluster(pool), provisioner=PROVISIONER, prefix=PREFIX))
         return run, run.play()
