@@ -22,7 +22,8 @@ from provisioner.state.refused_calls import SLURM_PROGRAMS
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
 
 MOST = 100
-"""Most nodes of a request. Each shard serves such a request alone, so intent and the records have the same id."""
+"""Maximum number of nodes of a request. One shard alone serves a request of this size, so the request has the same id
+in intent and in the records."""
 
 RESUME_FILE = "SLURM_RESUME_FILE"
 """Environment variable with the path of the file in which Slurm names the jobs of the nodes."""
@@ -34,9 +35,9 @@ def make_document(arguments: list[str]) -> list[str]:
 
 
 def resume(call: ScriptCall) -> str:
-    """Request a machine for each node without a record: one request for each template and 100 nodes. Return the ids
-    of the requests as JSON. Raises TemplatesError after the other nodes are served if a file has mistakes or a node has
-    no template."""
+    """Request a machine for each node without a record. One request has at most 100 nodes of one template. Return the
+    ids of the requests as JSON. Raises TemplatesError, after all other nodes are served, if a file has mistakes or a
+    node has no template."""
     records = SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE))
     known, ids = records.read(), [one.id for one in call.provider().templates if one.max_number]
     settings, mistakes = slurm_file.load(call.directories.conf, ids)
@@ -61,9 +62,10 @@ def resume(call: ScriptCall) -> str:
 
 
 def suspend(call: ScriptCall) -> str:
-    """Return the machines of the nodes, remove the records of the nodes, and return the names of the machines as JSON.
+    """Request the return of the nodes' machines, remove the records of the nodes, and return the names of the machines
+    as JSON.
 
-    A machine that is still on its way is returned by the demand service when it runs, because no node has it then.
+    If a machine does not run yet, the demand service returns it as soon as it runs, because no node has it then.
     """
     with SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE)).changing() as records:
         machines = [*filter(None, [records.pop(node).machine for node in _nodes(call) if node in records])]
@@ -83,8 +85,8 @@ def _nodes(call: ScriptCall) -> list[str]:
 
 
 def _read_partitions(call: ScriptCall, problems: list[str]) -> Mapping[str, Iterable[str]]:
-    """Return the partitions of each node's jobs; empty if Slurm has made no such file, as for a node that an operator
-    has resumed. Add a problem of the file to ``problems``."""
+    """Return the partitions of each node's jobs; empty if Slurm has made no file about jobs, for example because an
+    operator has resumed the node. Add a problem of the file to ``problems``."""
     found: dict[str, list[str]] = {}
     try:
         document = read_json(path) if (path := call.directories.environment.get(RESUME_FILE)) else {"jobs": ()}
@@ -97,4 +99,4 @@ def _read_partitions(call: ScriptCall, problems: list[str]) -> Mapping[str, Iter
 
 
 PROGRAMS: Mapping[str, Callable[[ScriptCall], str]] = dict(zip(SLURM_PROGRAMS, (resume, suspend, suspend), strict=True))
-"""Slurm's programs. A node that failed to resume in time gives its machine back like a node that is suspended."""
+"""Slurm's programs. A node that did not resume in time returns its machine, like a node that is suspended."""

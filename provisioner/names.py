@@ -51,7 +51,7 @@ CONTROLS = (
 
 
 def format_printable(text: str) -> str:
-    """Return a text that comes from another program as one line, with "?" in place of each control character."""
+    """Return one line: a text that comes from another program, with "?" in place of each control character."""
     return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
 
 

@@ -34,8 +34,8 @@ def require_packages(distribution: str) -> Iterator[None]:
 
 
 def _how_to_install(distribution: str) -> str:
-    """Return text that says how to install ``distribution`` here. If the bundle's ``install.sh`` has installed only the
-    scripts (which it records in a file), the text names install.sh, else pip."""
+    """Return a text that says how to install ``distribution`` here. If the bundle's ``install.sh`` has installed only
+    the scripts (which it records in a file), the text names install.sh; otherwise the text names pip."""
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
             return "run the bundle's install.sh without --scripts-only"

@@ -47,7 +47,7 @@ class Latch:
         return self._closed
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the latch is set, but at most ``seconds``. Return whether the latch is set."""
+        """Wait until the latch is set, but at most ``seconds``. Return True if the latch is set."""
         if not self._closed:
             with suppress(Empty):
                 self._news.get(timeout=seconds)
@@ -90,7 +90,8 @@ def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 @contextmanager
 def ends_process(process: int) -> Iterator[None]:
-    """Inside the block, let Ctrl-C end the process group ``process`` before this process. Safe in any thread."""
+    """Let Ctrl-C, inside the block, first end the process group ``process`` and then this process. Safe in any
+    thread."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):

@@ -2,20 +2,20 @@
 
 A backend does not retry an action, because the next cycle does, and makes no decision, because the plan does.
 
-Names: one name is one machine. A place that keeps names unique refuses a second object. In any other place the backend
-prevents doubles: the backend lists the machines before each create. If it is unknown whether a create had an effect,
-the backend repeats the create only when two lists that began ``lag_seconds`` apart lack the name.
+Names: one name is one machine. A place that keeps names unique refuses a second object with the same name. For any
+other place, the backend lists the machines before each create. If it is unknown whether a create had an effect, the
+backend repeats the create only when two lists that began ``lag_seconds`` apart lack the name.
 
-Doubles that exist nevertheless are in ``Snapshot.doubles``. The plan keeps one object of each name, deletes the others
-at once, and deletes a new object under the name of a closed slot at once.
+If several objects have the same name nevertheless, they are in ``Snapshot.doubles``. The plan keeps one object of each
+name and deletes the others at once. If a new object has the name of a closed slot, the plan deletes the object at once.
 
 States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. If the
-place has no room for a machine, so that another pool should make it, the machine has ``spills_at_once``. A machine that
-has ended and needs no delete is in ``Snapshot.ends``.
+place has no room for a machine, the machine has ``spills_at_once``, and another pool should make it. A machine that has
+ended and needs no delete is in ``Snapshot.ends``.
 
 Hosts: a machine joins the grid under its name, because HF knows it by this name. Either a kind makes the name the host
-name (a pod, an instance), or it puts the name into the machine's environment as ``HF_MACHINE_NAME``, from where the
-machine's start script takes it.
+name (a pod, an instance), or the kind puts the name into the machine's environment as ``HF_MACHINE_NAME``, and the
+machine's start script reads this variable.
 
 Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check warns.
 """
@@ -50,13 +50,13 @@ class Severity(StrEnum):
     WARNING = "warning"
     """The place works, with a drawback that the operator should know."""
     ERROR = "error"
-    """Machines cannot be made, or others will delete the machines."""
+    """The place cannot make machines, or will itself end machines that the loop needs."""
     REFUSED = "refused"
     """The loop must not begin, because it could change machines that belong to others."""
 
     @property
     def is_fault(self) -> bool:
-        """Return True if the place does not work."""
+        """Return True if the finding means that the place does not work."""
         return self in (Severity.ERROR, Severity.REFUSED)
 
 
@@ -75,7 +75,7 @@ class Finding:
 
 
 CAUSE_SECONDS = 300.0
-"""Seconds for which a backend remembers why a machine ended. Every plan that needs the cause comes earlier."""
+"""Seconds for which a backend remembers why a machine ended. No plan needs the cause later."""
 
 SPOT_GRACE_SECONDS = 30.0
 """Seconds between the preemption notice and the end of a Spot instance (API reference, Scheduling)."""
@@ -110,11 +110,11 @@ class Backend(Protocol):
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create the machines, several at a time. Return one outcome for each machine that was tried.
 
-        If a machine with the identity of its slot exists already, this is a success. After the first error that
-        ``stops_batch``, no further creates of the same template are tried, and the untried creates have no outcome.
+        If a machine with the identity of its slot exists already, this is a success. After the first error with
+        ``stops_batch``, no further creates of the same template are tried. An untried create has no outcome.
 
-        If a create has ``is_repeated``, an earlier create of the same name may have been applied. If the machine may
-        exist although the place does not list it yet, the outcome is ambiguous, and the plan repeats the create later.
+        If a create has ``is_repeated``, an earlier create of the same name may have had an effect. If the machine may
+        exist unlisted, the outcome is ambiguous, and the plan repeats the create later.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
@@ -178,7 +178,7 @@ class Ended:
     uid: str
     """Uid of the machine; empty if its kind of place has no uids."""
     lost: bool
-    """True if the machine was reported to HF. False if the machine never ran, or ended before its request did."""
+    """True if the machine was reported to HF. False if the machine never ran, or ended before its request ended."""
     cause: LossCause | None
     failure: Failure | None
 

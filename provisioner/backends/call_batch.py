@@ -1,5 +1,5 @@
-"""Batches of calls to a cloud. Several calls run at a time, each has its own outcome, and calls that must fail are not
-sent.
+"""Batches of calls to a cloud. Several calls run at a time, and each has its own outcome. Calls that could only fail
+are not sent.
 
 A batch does not retry a call, because the next cycle does.
 """
@@ -40,14 +40,14 @@ def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow:
     ``workers``: the largest number of calls under way at once. A ``flow`` may lower this number. ``may_start``: after
     it has returned False, or after the server has asked for a pause, no further call is sent.
 
-    After the first failure of a class that ``stops_batch``, no further creates of the same template are sent. Other
+    After the first failure of a class with ``stops_batch``, no further creates of the same template are sent. Other
     failures do not stop calls.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 
 
 class _Batch:
-    """The calls of one batch, and the templates whose creates are stopped."""
+    """The calls of one batch, and the templates of which no further creates are sent."""
 
     def __init__(self, calls: Sequence[Call], workers: int, may_start: MayStart, flow: Flow | None) -> None:
         self._max_workers = workers

@@ -1,4 +1,4 @@
-"""Connections of all HTTP clients. The connections limit the time and the size of each whole response.
+"""Connections of all HTTP clients. The connections limit how long a whole response may take and how large it may be.
 
 Calls to Kubernetes use the connection pools in this module. Calls to Google (Compute Engine, token servers, the
 metadata server) use sessions whose adapter has such pools (``google_auth``).
@@ -19,9 +19,9 @@ import urllib3
 import urllib3.connection
 
 IDLE_SECONDS = 5.0
-"""Seconds without a request after which a connection is replaced by a new one. A firewall may have forgotten an idle
-connection. The firewall then drops the packets silently, and the call waits for its whole time-out. A new connection
-costs only milliseconds."""
+"""Seconds without a request after which a connection is replaced by a new one. Reason: a firewall may have forgotten an
+idle connection. If so, the firewall silently drops the packets, and the call waits for its whole time-out. A new
+connection costs only milliseconds."""
 
 CONNECT_SECONDS = 5.0
 """Seconds in which an address must accept a connection. After this time, the next address of the name is tried."""
@@ -34,13 +34,13 @@ HEAD_BYTES = 1 << 18
 head of a request, and send less."""
 
 BODY_BYTES = 20 << 20
-"""Maximum number of bytes of a response's body after decompression. Our largest list, a page of 500 pods of 20 kB each,
-has half as many. An unpaged list of the largest group has 6 MB."""
+"""Maximum number of bytes of a response's body after decompression. The largest list that we read has half as many
+bytes: a page of 500 pods of 20 kB each. An unpaged list of the largest group has 6 MB."""
 
 MOST_VALUES = 1_500_000
-"""Maximum number of values in a document, counted by commas and brackets. The smallest values, empty lists, take twenty
-times as many bytes in memory as in a response. A page of 500 pods of 20 kB each has a million values if managed fields
-fill the pods."""
+"""Maximum number of values in a document, counted by commas and brackets. The limit is needed because an empty list
+takes twenty times as many bytes in memory as in a response. A page of 500 pods of 20 kB each has up to a million
+values."""
 
 LINE_BYTES = 4 << 20
 """Maximum number of bytes of a piece of a stream, such as a watch event. An API server accepts objects of up to 3
@@ -87,7 +87,7 @@ class Allowance:
         self._bytes_allowed = self._bytes_left = size
 
     def renew(self, size: int) -> None:
-        """Allow ``size`` bytes for another part of the response, with the full time again."""
+        """Allow ``size`` bytes for another part of the response, and the full number of seconds once more."""
         self._deadline = time.monotonic() + self._seconds
         self.allow(size)
 
@@ -207,7 +207,7 @@ class Bounded(urllib3.connection.HTTPConnection):
         return response
 
     def _allow(self) -> None:
-        """Limit the next response, also a proxy's, to the time of the call."""
+        """Limit the next response, which may be the proxy's, to the time of the call."""
         call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
         self._allowance = Allowance(call, self.timeout, self._began)
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]

@@ -18,8 +18,8 @@ MOST = 32
 throughput peaks at 16 to 32 calls. More calls at once only make each call slower."""
 
 QUICK_SECONDS = 0.25
-"""Seconds within which a response never counts as slow, even if an idle server is much quicker. The limit is a quarter
-of the second that Kubernetes allows itself for a call that changes something."""
+"""A response within these seconds never counts as slow, even if an idle server is much quicker. Kubernetes' own goal
+for a call that changes something is one second; this limit is a quarter of that second."""
 SLOW_MULTIPLE = 4.0
 """A response is slow if it takes longer than this multiple of the unloaded server's latency."""
 LATENCY_GROWTH = 1.05
@@ -29,7 +29,7 @@ HOLD_SECONDS = 10.0
 """Seconds after a 429 in which the limit does not grow. If the limit grew at once, a server with a fixed rate would
 refuse every tenth call."""
 USUAL_WAIT_SECONDS = 1.0
-"""Seconds to wait after a 429 without Retry-After. API servers themselves ask for this time."""
+"""Seconds to wait after a 429 without Retry-After. API servers that send Retry-After ask for the same time."""
 CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of a reading. A reading that takes longer ends with the process."""
 
@@ -47,9 +47,9 @@ class Flow:
         self.limit = FIRST
         """Allowed number of concurrent calls."""
         self._calls_allowed_at = -math.inf
-        """Monotonic time until which the server wants no calls."""
+        """Monotonic time before which no call may begin, because the server refused one."""
         self._growth_allowed_at = -math.inf
-        """Monotonic time until which the limit does not grow."""
+        """Monotonic time before which the limit does not grow."""
         self._unloaded: dict[str, float] = {}
         """Seconds of the quickest recent responses, by kind of call. The kinds are kept apart, because a webhook may
         delay only creates."""

@@ -48,7 +48,7 @@ class Resolver:
         return False
 
     def forget(self, name: str) -> None:
-        """Forget the name of a machine that is gone, because a name is used only once."""
+        """Forget the name of a machine that is gone. No later machine gets this name."""
         with self._lock:
             self._resolved.discard(name)
             self._next_attempt_at.pop(name, None)

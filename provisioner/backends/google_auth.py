@@ -1,7 +1,7 @@
 """Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, or else are the application-default credentials. For the API server of a cluster, a
-token is made from the credentials.
+Credentials come from a key file, or else are the application-default credentials. The module also makes tokens for the
+API servers of clusters from these credentials.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ TOKEN_SECONDS = 10.0
 """Seconds to wait for the token server. The library's own two minutes would delay every call of a pool."""
 
 RETRY_SECONDS = 5.0
-"""Seconds for which the valid token of an old file stays in use if the token server does not respond for the new
-file."""
+"""Seconds between two tries to get a token for a changed file, if the token server does not respond. Between the tries,
+the valid token of the old file stays in use."""
 
 HINT = "let the pool's 'credentials' name a key file, or run 'gcloud auth application-default login'"
 
@@ -124,7 +124,8 @@ def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Cre
 
 
 def _unusable_file_message(key_file: Path | None) -> str:
-    """Return the beginning of a message, which names the unusable file; empty if no file is named."""
+    """Return the beginning of a message that names the unusable file; empty if the credentials are not from a named
+    file."""
     named = os.environ.get(CREDENTIALS)
     if key_file is not None:
         return f"{key_file}, which 'credentials' names, cannot be used: "
@@ -205,7 +206,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
 
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
-    """An object in place of credentials for a server on plain HTTP, to which no credentials are sent."""
+    """The object that stands for credentials if the server is on plain HTTP. Such a server gets no credentials."""
 
     def __init__(self, endpoint: str) -> None:
         self.advice = plain_http_advice(endpoint, "leave it out for Google's own")

@@ -29,8 +29,8 @@ class HostAddresses:
         """By host: the monotonic time until which the address is not looked up again, the address (empty if unknown),
         and a text that says why the address is unknown."""
         self._next_lookup_at = float("-inf")
-        """Monotonic time of the next look-up. A failed look-up delays the next by its own duration, because all
-        look-ups may be slow."""
+        """Monotonic time of the next look-up. After a failed look-up, the next one waits for as long as the failed one
+        took, because all look-ups may be slow."""
 
     def locate(self, machine: Machine, host: str, known: str = "") -> Machine:
         """Return a running machine with the address of its host. ``known``: the address, if the place has given it.
@@ -43,8 +43,8 @@ class HostAddresses:
         return replace(machine, ip=ip, fingerprint=machine.fingerprint._replace(ip=ip))
 
     def _find(self, host: str) -> tuple[str, str]:
-        """Return the IP address of a host, and the reason if there is none. If there is an address, the reason has no
-        meaning. If a look-up fails, return the address that was known before."""
+        """Return the IP address of a host, and the reason why the address is unknown (without meaning if there is an
+        address). If a look-up fails, return the address that was known before."""
         now = time.monotonic()
         with self._lock:
             until, address, reason = self._known.get(host, (now, "", "the address of its host is not known yet"))

@@ -1,4 +1,4 @@
-"""HTTP calls to the server of a place, for kinds without a client of their own. Each call is tried once.
+"""HTTP calls to the server of a place, for kinds that have no client library. Each call is tried once.
 
 The time-out of a call covers its whole response. Connections use the proxy and the certificate authorities of the
 process. An idle connection is replaced, because a firewall may have forgotten it.
@@ -102,7 +102,7 @@ class Request:
     method: str
     path: str
     seconds: float
-    """Time-out of the connection and of the whole response, or of the head of a stream."""
+    """Seconds allowed for the connection and the response. Of a stream, only the head counts."""
     query: Query = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -33,8 +33,8 @@ class Surroundings:
     environment: Mapping[str, str]
 
     def beside(self, value: object) -> object:
-        """Return a path relative to the directory of the configuration. If ``value`` begins with ``~user`` and the user
-        is unknown, return ``value`` unchanged."""
+        """Return a path relative to the directory of the configuration. Return ``value`` unchanged if it begins with
+        ``~user`` and this user is unknown."""
         if not isinstance(value, str) or not value:
             return value
         path = Path(value)
@@ -56,12 +56,12 @@ class Kind(ABC, Generic[SomePool]):
     pool: type[SomePool]
     """Class of a pool's settings."""
     distribution: ClassVar[str]
-    """Distribution, with its extra, that pip must install before backends can be made."""
+    """Package that pip must install before backends can be made: a distribution with its extra."""
     longest_call: ClassVar[float]
     """Longest time in seconds that a batch of creates or deletes may last after its last call has begun."""
     template_field: ClassVar[str] = ""
-    """Field of Google's connector. A template with this field implies a pool of this kind, which makes the template's
-    machines."""
+    """Field of Google's connector. If a template has this field, the template implies a pool of this kind, and this
+    pool makes the template's machines."""
     template_words: ClassVar[str] = ""
     """Description of ``template_field`` and of the fields that a template with it needs."""
     template_fields: ClassVar[Mapping[str, str]] = {}
@@ -82,8 +82,8 @@ class Kind(ABC, Generic[SomePool]):
         """
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return the settings that a pool inherits from HF's provider config and the environment unless it sets them
-        itself."""
+        """Return the settings that HF's provider config and the environment give to a pool. A setting of the pool
+        itself has precedence."""
         return {}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:

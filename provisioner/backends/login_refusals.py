@@ -18,8 +18,8 @@ POLICY_WORDS = re.compile(r"\bdenied (the )?request\b")
 """Words with which an admission webhook or a ValidatingAdmissionPolicy refuses a call."""
 
 _MISSING_RIGHT = re.compile(r"\bcannot [a-z*]+ resource \S+|\brequired ('[\w.]+' )?permission\b", re.IGNORECASE)
-"""Words with which Kubernetes' authorizer or Google's IAM names a missing right. Admission and quotas also refuse calls
-with status 403, but with other words."""
+"""Words with which Kubernetes' authorizer or Google's IAM names a missing right. The words are needed because admission
+and quotas also refuse calls with status 403."""
 
 _CERTIFICATE_TIME = re.compile(r"certificate (is not yet valid|has expired)")
 """Words of OpenSSL about a certificate that is not valid now."""

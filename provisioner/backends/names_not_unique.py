@@ -70,8 +70,8 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now, and no outcomes. If the list fails, return None and an outcome with this failure
-    for each action, because none of the actions is sent. If the list may not start, return None and no outcomes."""
+    """Return a list that begins now, and no outcomes. If the list fails, no action may be sent: return None, and for
+    each action an outcome with the list's failure. If the list may not start, return None and no outcomes."""
     found: list[Listed] = []
 
     def attempt() -> Mapping[str, Failure]:
@@ -96,7 +96,7 @@ class Reader(Protocol[Job]):
         has the uid that ``sought`` has for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended; None if the machine still exists. The record of an ended job need not be
+        """Return how a job has ended; None if the job still counts as a machine, for example because its record must be
         deleted."""
 
     def machine(self, job: Job) -> Machine:
@@ -133,7 +133,7 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 
 
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
-    """Return the machine that keeps the name, and those other machines that have not begun to end.
+    """Return the machine that keeps the name, and all other machines of this name that have not begun to end.
 
     ``machines``: all machines of this name, the oldest first. The machine that has run longest keeps the name; if none
     runs, the oldest pending machine; if none is pending, the oldest.
@@ -197,8 +197,8 @@ class ListingBackend(ABC, Generic[Record]):
         return {}
 
     def _snapshot(self, divided: Divided[Any], sought: Mapping[str, str], **facts: Any) -> Snapshot:
-        """Return the snapshot of a divided list. Equal machines are the same objects as in the snapshot before.
-        ``facts``: more of its fields."""
+        """Return the snapshot of a divided list. A machine that has not changed is the same object as in the previous
+        snapshot. ``facts``: further fields of the snapshot."""
         shared = frozenset(name for name, jobs in divided.others.items() if any(map(self._is_of_provisioner, jobs)))
         if divided.machines != self._machines:
             self._machines = divided.machines
@@ -226,7 +226,7 @@ class ListingBackend(ABC, Generic[Record]):
 
     @abstractmethod
     def _submit(self, create: Create) -> None:
-        """Make a job. Raise BackendError."""
+        """Make a job. Raise BackendError on failure."""
 
     @abstractmethod
     def _delete(self, delete: Delete, listed: Listing[Record]) -> Mapping[str, Failure]:

@@ -11,8 +11,8 @@ from collections import deque
 from provisioner.backends.proxies_and_authorities import epoch_of
 
 MOST_SECONDS = 60.0
-"""Largest difference of the clocks in seconds. A synchronized host is off by less than a second; tokens allow five
-minutes."""
+"""Largest difference of the clocks in seconds. The clock of a synchronized host is wrong by less than a second, and
+tokens allow a difference of five minutes."""
 
 
 SLOW_SECONDS, SLOW_CALLS, LATELY = 3.0, 3, 600.0

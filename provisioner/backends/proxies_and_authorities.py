@@ -32,13 +32,14 @@ unit or environment."""
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 DIRECT = ("metadata.google.internal", "metadata", "169.254.169.254", "localhost", "127.0.0.1")
 """Hosts that are never called through a proxy. Through a proxy, the metadata server would describe the proxy's host
-instead of ours, and ``localhost``, where the embedded cloud is, would be the proxy itself."""
+instead of ours, and ``localhost`` would be the proxy's host and not the embedded cloud's."""
 DIRECT_BY_NAME = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "KUBERNETES_SERVICE_HOST")
 """Environment variables that name further local hosts: another metadata server, or the API server of a pod's own
 cluster."""
 
 TUNNEL_REFUSED = "Tunnel connection failed: 407"
-"""Beginning of the error of Python's HTTP client if a proxy wants another login. The rest is the text of the proxy."""
+"""Beginning of the error of Python's HTTP client if a proxy wants another login. The rest of the error is the proxy's
+text."""
 ANOTHER_LOGIN = (
     "the proxy wants another login than ours (HTTP 407): correct name and password in HTTPS_PROXY, or in the file that "
     f"{PROXY_FILE} names, and start again"
@@ -47,7 +48,7 @@ NO_ADDRESS = (
     "expected an address such as http://proxy:3128, or http://name:password@proxy:3128, in which a special character "
     "is written as %40 is for @"
 )
-"""Hint to the operator. The hint omits the configured address, because it may contain a password."""
+"""Hint to the operator, without the configured address, because this address may contain a password."""
 
 LONGEST_WAIT_SECONDS = 300.0
 """Longest Retry-After that is followed, in seconds. API servers ask for one second."""
@@ -97,7 +98,8 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
     """Return the failure of a call, with the class ``kind``, or with DENIED if the proxy refuses our login.
 
-    With DENIED, the call is not repeated, because the proxy would refuse it again, and might lock the account.
+    A call that failed with DENIED is not repeated, because the proxy would refuse the login again, and might lock the
+    account.
     """
     if TUNNEL_REFUSED in str(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)

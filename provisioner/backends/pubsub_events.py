@@ -34,8 +34,8 @@ MAX_MESSAGES = 500
 """Maximum number of messages that have been received but not yet processed. To process a message takes microseconds."""
 
 LEASE_SECONDS = 120
-"""Seconds after which a message that was not acknowledged returns to the service. With the library's default, a
-stuck callback would be hidden for an hour."""
+"""Seconds after which a message that was not acknowledged returns to the service. With the library's default, a stuck
+callback would keep its message for an hour."""
 
 FIRST_PAUSE = 1.0
 LAST_PAUSE = 300.0
@@ -48,8 +48,8 @@ STEADY_SECONDS = 60.0
 """Seconds after which an open stream counts as healthy. After the next break, the first pause applies again."""
 
 STREAM_ERRORS = (GoogleAPICallError, google.auth.exceptions.GoogleAuthError)
-"""Errors that end a stream for good or keep it from opening: the subscription, the permission or the credentials are
-missing."""
+"""Errors with which a stream breaks or does not open, for example because the subscription, the permission or the
+credentials are missing."""
 
 
 class InstanceEvent(StrEnum):

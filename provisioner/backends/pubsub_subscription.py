@@ -16,13 +16,13 @@ from google.cloud import pubsub_v1
 from provisioner.backends import Finding, Severity
 
 NAME = "events"
-"""Name of the subscription in findings: its section in ``provisioner.yaml``."""
+"""Name of the subscription in findings, which is the name of its section in ``provisioner.yaml``."""
 
 DELETED_TOPIC = "_deleted-topic_"
 """Topic that a subscription names after its topic was deleted."""
 
 CONSUME = "pubsub.subscriptions.consume"
-"""The right to receive messages. The reading of the subscription's settings needs another right."""
+"""The right to receive messages. To read the subscription's settings, another right is needed."""
 
 
 def subscription_findings(project: str, subscription: str, seconds: float) -> list[Finding]:

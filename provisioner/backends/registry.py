@@ -60,8 +60,8 @@ def longest_call(pools: Iterable[Pool]) -> float:
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
     """Return one backend per pool. Clients are imported only for kinds that have a pool.
 
-    Raise BackendError for pools whose settings do not lead to a place, with a line for each pool. Raise MissingExtra if
-    a client is not installed.
+    Raise BackendError if the settings of any pool do not lead to a place; the error has one line for each such pool.
+    Raise MissingExtra if a client is not installed.
     """
     prepare(site.ca_bundle)
     made, unusable = usable_backends(pools, site)

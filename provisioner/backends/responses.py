@@ -33,7 +33,7 @@ BY_STATUS: Mapping[int, ErrorClass] = {
     408: ErrorClass.TIMEOUT,
     429: ErrorClass.THROTTLED,
 }
-"""Error classes of the HTTP statuses that mean the same in all clouds."""
+"""Error classes by HTTP status, for statuses that mean the same in all clouds."""
 
 
 def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
@@ -79,8 +79,8 @@ def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
     """Translate the errors of the ``with`` block or decorated function: raise BackendError of the class ``odd`` if the
     structure of a response is not as documented.
 
-    After a call that changes something, ``odd`` is UNAVAILABLE, because the change may have been made although
-    the response cannot be read.
+    For a call that changes something, callers set ``odd`` to UNAVAILABLE: the change may have been made although the
+    response cannot be read, so the result is unknown.
     """
     try:
         yield

@@ -17,8 +17,8 @@ Items = TypeVar("Items")
 """The content of a list."""
 
 SHARED_PACE_PART = 0.5
-"""Fraction of the pace for which a list also serves other pools. If pools observe at different times, at most two lists
-are made within a pace."""
+"""Time for which a list also serves other pools, as a fraction of the pace. Even if pools observe at different times,
+at most two lists are made in one pace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,11 +101,11 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[Finding], dict[str, dict[str, int]]]:
-    """Ask the clouds whether each pool can now make machines of the size that its templates promise, and observe each
-    pool. Change nothing.
+    """Ask the clouds whether each pool can now make machines of the size that its templates promise. Observe each pool.
+    Change nothing.
 
-    Return the findings, and by pool the number of our machines and of the queued ones. A pool with an error gets no
-    further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
+    Return the findings, and by pool the numbers of our machines and of our queued machines. A pool with an error gets
+    no further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)

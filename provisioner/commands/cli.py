@@ -53,8 +53,7 @@ class CommandEntry(NamedTuple):
     text: str
     aliases: tuple[str, ...] = ()
     home: str = ""
-    """Module whose ``COMMANDS`` contains the command. If it is empty, the command's module has the name of the
-    command."""
+    """Module whose ``COMMANDS`` contains the command; empty if the module has the name of the command."""
     extra: str = "loop"
     """Extra of the distribution (``pip install hostfactory-provisioner[EXTRA]``) with the packages that the command
     needs."""

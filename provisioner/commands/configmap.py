@@ -83,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """Return the files that settings name, by setting, in two mappings: first the files that the ConfigMap includes,
-    then the files that it leaves out because they may contain a private key."""
+    """Return two mappings of files that settings name, by setting: the files that the ConfigMap includes, and the files
+    that it leaves out because they may contain a private key."""
     included_files: dict[Place, Path] = {}
     left_files: dict[Place, Path] = {}
     configuration = settings(given)

@@ -1,4 +1,5 @@
-"""The command ``provisioner demand``: request and return machines as HostFactory does, as many as sources want."""
+"""The command ``provisioner demand``: request and return machines as HostFactory does, so that there are as many as the
+sources want."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ from provisioner.telemetry.server import Health, ListenError, Server
 from provisioner.utc import format_utc
 
 LATE_STEPS, LONGEST_STEP = 5, 900.0
-"""Intervals and further seconds without the end of a step after which the process counts as stuck. A step may take many
-time-outs of its sources, for example one of each schedd."""
+"""The process counts as stuck if no step has ended for ``LATE_STEPS`` intervals plus ``LONGEST_STEP`` seconds. A step
+may wait for many time-outs of its sources, for example for one of each schedd."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -49,9 +50,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make steps until SIGTERM, and return an exit code. PROBLEM means that the server could not listen, or that with
-    ``--once`` the step or a source failed. Raises ConfigError, TemplatesError, and StateError, for example if another
-    process makes the steps."""
+    """Make steps until SIGTERM, and return an exit code. PROBLEM means that the server could not listen or, with
+    ``--once``, that the step or a source failed. Raises ConfigError, TemplatesError, and StateError, for example if
+    another process makes the steps."""
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
@@ -85,8 +86,8 @@ def run(options: argparse.Namespace) -> int:
 @contextmanager
 def _only_service(directories: Directories) -> Iterator[HostFactory]:
     """Hold the right to make the steps: a lock in the state directory and, for a state in a Kubernetes API, a Lease.
-    Yield the scripts; their ``check`` raises SystemExit if the right is lost. Raises StateError if another process
-    keeps the right."""
+    Yield the scripts; their ``check`` raises SystemExit if the right is lost. Raises StateError if another process has
+    the right."""
     lock, store = LockFile(os.path.join(directories.state, "demand.lock")), find_store(os.environ)
     # A script that outlives a killed process holds the lock, too, so no step begins before its request is recorded.
     if not lock.acquire(CALL_SECONDS):

@@ -41,7 +41,7 @@ class DemandMetrics(Group):
         self.age.follow(lambda: {name: time.time() - read_at for name, read_at in self._read_at.items()})
 
     def show(self, report: Report) -> None:
-        """Replace the numbers by those of a step. If the step failed before it had numbers, the last numbers stay."""
+        """Show the numbers of a step. If the step failed before it had numbers, the earlier numbers stay."""
         self.latest = report
         self.interval.set((report.next_at or report.at) - report.at)
         if not report.problem:

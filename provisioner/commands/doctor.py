@@ -50,8 +50,8 @@ SECONDS = 300.0
 """Maximum seconds for one of the commands that doctor runs. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Maximum number of lines of a failed command's output that doctor shows, beginning with the first line that starts
-with a word in capitals. The command itself shows the whole output, and the bundle contains the whole output."""
+"""Maximum number of lines that doctor shows of a failed command's output. They begin with the first line that starts
+with a word in capitals. The bundle, and the command itself, show the whole output."""
 
 LEAST_FREE = 200_000_000
 """Bytes that should be free on the disk of the state directory: three times the maximum size of the journal."""
@@ -243,11 +243,10 @@ def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[
 
 
 def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
-    """Yield the path of each file for the bundle, with a function that removes secrets from the file's content: first
-    the files of the configuration, then state, journal and the scripts' log.
+    """Yield the path of each file for the bundle, with a function that removes secrets from the file's content.
 
-    State, journal and log come last, so that values that were removed from the configuration are also removed from
-    these files.
+    The files of the configuration come first. State, journal and the scripts' log come last, so that values that were
+    removed from the configuration are also removed from these files.
     """
     try:
         state, conf = Path(directories.state), Path(directories.conf)

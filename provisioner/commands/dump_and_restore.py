@@ -92,8 +92,8 @@ def run_restore(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
-    """Yield the state directory and None if the state is in files. If the state is in a Kubernetes API, yield an empty
-    temporary directory, into which the state can be copied, and the state."""
+    """Yield two values. If the state is in files: its directory, and None. If the state is in a Kubernetes API: an
+    empty temporary directory into which the state can be copied, and the state."""
     state = open_state(given)
     if isinstance(state, StateDir):
         yield state, None

@@ -76,8 +76,8 @@ TEXTS = {
         "No machine is made or deleted until `provisioner start-all`; the scripts still answer.",
     ),
 }
-"""Two texts by kind of hold: the state of the target, and the effect of a new hold. The cancel of a machine has texts
-of its own."""
+"""Two texts for each kind of hold: the state of the target, and the effect of a new hold. The cancel of a machine has
+texts of its own."""
 
 
 def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:

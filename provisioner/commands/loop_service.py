@@ -44,7 +44,7 @@ END_SECONDS = 9
 
 
 def interrupted_work(frame: FrameType | None) -> dict[str, object]:
-    """Return two keys of a log line: ``at``, the function of this program that the main thread runs, and ``threads``,
+    """Return two values for a log line. ``at``: the function of this program that the main thread runs. ``threads``:
     the names of the other threads."""
     while frame is not None and not f"{frame.f_globals.get('__name__')}".startswith("provisioner."):
         frame = frame.f_back

@@ -98,8 +98,8 @@ def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Findi
 def ask_all(
     questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
-    """Run all questions at once, each about one pool. Return the findings of all, with an error for each pool that does
-    not answer.
+    """Run all questions at once; each question is about one pool. Return all findings, with an error for each pool that
+    does not answer.
 
     ``noun`` and ``seconds``: see ``all_at_once``.
     """

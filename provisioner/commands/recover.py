@@ -74,8 +74,8 @@ def _pool_status(options: argparse.Namespace, state: intent_recovery.Recoverable
 def _recovery(
     options: argparse.Namespace, state: intent_recovery.RecoverableState
 ) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Return the recovery plan, and the observations on which the plan is based. The pools are observed, and a
-    configuration is needed, only if intent.json is not fine."""
+    """Return the recovery plan, and the observations on which the plan is based. Only if intent.json is not fine, the
+    pools are observed and a configuration is needed."""
     files = intent_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()

@@ -1,7 +1,7 @@
 """Removal of secrets from texts and documents for the bundle of ``provisioner doctor``. The functions are pure.
 
-Of configuration files, which operators write, only settings that are known to contain no secret are kept. In texts that
-programs write, everything that resembles a secret is removed.
+Operators write configuration files. The bundle contains only those of their settings that are known to contain no
+secret. From texts that programs write, everything that resembles a secret is removed.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in the line, or else the match of a value if one of the lines ``around``
-    names a secret. Return None if the line contains neither."""
+    """Return the match of a secret's name in the line. If there is no such name, but one of the lines ``around`` names
+    a secret, return the match of a value. Return None if the line contains neither."""
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)

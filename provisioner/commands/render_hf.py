@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _conf(out: Path | None, environment: Mapping[str, str]) -> Path:
-    """Return HostFactory's configuration directory: ``out``/conf if ``out`` is given, or else the directory that the
+    """Return HostFactory's configuration directory: ``out``/conf if ``out`` is given; otherwise the directory that the
     environment names. Raises UsageError."""
     if out is not None:
         return out / "conf"

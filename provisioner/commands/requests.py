@@ -1,7 +1,8 @@
 """The commands ``provisioner request``, ``provisioner return`` and ``provisioner requests``: machines for an operator
-who has no HostFactory at hand. They call HostFactory's scripts, so the loop treats the requests like HostFactory's.
+who has no HostFactory at hand. The commands call HostFactory's scripts, so the loop treats the requests like
+HostFactory's.
 
-Requests of HostFactory are left alone, because a call of getRequestStatus settles an answer.
+The commands never poll HostFactory's own requests, because a call of getRequestStatus settles a terminal answer.
 """
 
 from __future__ import annotations

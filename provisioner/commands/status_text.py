@@ -24,11 +24,10 @@ LAST_ERROR = 60
 """Maximum number of characters of a last error in the table. ``-o wide`` shows the whole error."""
 
 SHOWN_TIMES = 3
-"""Maximum number of moments that are shown, at which machines without a request appeared."""
+"""Maximum number of times that are shown in a conflict. At each of these times a machine without a request appeared."""
 
 SHOWN = 20
-"""Maximum number of machines that ``recover`` names, of those that wait to be deleted. ``-o json`` names all of
-them."""
+"""Maximum number of machines waiting to be deleted that ``recover`` names. ``-o json`` names all of them."""
 
 WIDTH = 160
 """Maximum number of characters of a line. ``-o wide`` does not wrap lines."""

@@ -1,2 +1,2 @@
-"""Demand without HostFactory: sources of the wanted machines, and the steps that request and return machines by
-HostFactory's scripts."""
+"""Demand without HostFactory: sources, which say how many machines are wanted, and steps, which request and return
+machines by HostFactory's scripts."""

@@ -1,7 +1,7 @@
-"""Demand of an HTCondor pool: its idle jobs, and the machines of ours that work there.
+"""Demand of an HTCondor pool: its idle jobs, and those of our machines that work there.
 
-The questions are asked by ``condor_q`` and ``condor_status``, or by ``htcondor_bindings`` as a program of its own,
-which prints the same lines. Options and words of the commands: versions 23 to 25 of HTCondor.
+The commands ``condor_q`` and ``condor_status`` ask HTCondor. The program ``htcondor_bindings`` can take their place; it
+prints the same lines. Options and words of the commands are those of HTCondor 23 to 25.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from provisioner.schema.validation import Expects
 IDLE_JOBS = "JobStatus == 1 && JobUniverse =!= 7 && JobUniverse =!= 9 && JobUniverse =!= 12"
 """Idle jobs that need a slot. Jobs of the universes scheduler (7), grid (9) and local (12) need none."""
 OUR_SLOTS = "HFMachine =!= undefined"
-"""Slots of machines of ours, which publish their names as this attribute."""
+"""Slots of our machines. Each of our machines publishes its name as this attribute."""
 JOB_ATTRIBUTES = ("JobCount", "RequestCpus", "RequestMemory", "RequestGPUs")
-"""``JobCount`` is defined for groups of equal jobs, and undefined for a single job."""
+"""Attributes of a job, or of a group of equal jobs. ``JobCount`` is undefined for a single job."""
 DEFAULTS = (1.0, 1.0, 1.0, 0.0)
-"""Values of attributes that are undefined."""
+"""Values that replace undefined ``JOB_ATTRIBUTES``, in the same order."""
 SLOT_ATTRIBUTES = ("HFMachine", "State", "Activity", "Cpus", "Memory", "GPUs")
 
 MEMORY_STEP = 128
-"""MB to whose multiples HTCondor rounds up the memory of a job's slot (MODIFY_REQUEST_EXPR_REQUESTMEMORY)."""
+"""HTCondor rounds the memory of a job's slot up to a multiple of this number of MB
+(MODIFY_REQUEST_EXPR_REQUESTMEMORY)."""
 MOST_BYTES = 64 << 20
-"""A line of a job has about 30 bytes."""
+"""Maximum number of bytes that a command may print. The line of a job has about 30 bytes."""
 
 
 class HTCondor(ClusterSource):
@@ -58,15 +59,16 @@ class HTCondor(ClusterSource):
     def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
         """Return the idle jobs, and our machines that the pool lists. Raise SourceError if an answer is incomplete.
 
-        Jobs are read before machines: a job that starts in between then counts twice, and its machine as working.
+        Jobs are read before machines. So a job that starts between the two reads counts as idle, and its machine as
+        working.
         """
         return list(map(_read_job, self._ask("jobs", self.constraint(), JOB_ATTRIBUTES))), self._read_members(fleet)
 
     def _read_members(self, fleet: Fleet) -> dict[str, Member]:
         """Return our running machines that the pool lists, with the sums of their usable slots.
 
-        A slot is usable if a job may start there. A slot that is claimed without a job yet is usable, because the job
-        for which it was claimed is still idle in the queue. A machine works unless all its slots are unclaimed.
+        A slot is usable if a job may start there. A slot that is claimed for a job but does not run it yet is usable,
+        too, because this job still counts as idle. A machine works unless all its slots are unclaimed.
         """
         members: dict[str, Member] = {}
         for name, state, activity, *texts in self._ask("slots", OUR_SLOTS, SLOT_ATTRIBUTES):
@@ -79,11 +81,11 @@ class HTCondor(ClusterSource):
         return members
 
     def _ask(self, what: str, constraint: str, attributes: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the values of the attributes, evaluated, for each job or slot (``what``).
+        """Yield the evaluated values of the attributes for each job or slot (``what``).
 
         ``-autoformat`` is used because ``-json`` does not evaluate: RequestMemory is an expression unless the user set
-        it. ``-autocluster`` would count running jobs, too. Each schedd has a command of its own, because the exit code
-        of ``condor_q -global`` is that of the last schedd. A user's text in place of a number is printed as ``error``.
+        it. ``-autocluster`` would count running jobs, too. Each schedd gets a separate command, because ``condor_q
+        -global`` returns the exit code of the last schedd. A user's text in place of a number is printed as ``error``.
         """
         pool = ["-pool", self.pool] if self.pool else []
         numbers = [f"real({name})" for name in attributes]
@@ -108,7 +110,8 @@ class HTCondor(ClusterSource):
 
 
 def _read_job(values: Sequence[str]) -> Jobs:
-    """Return equal jobs. Jobs whose request is no number ≥ 0 have an unknown need."""
+    """Return the job or the group of equal jobs in a line. If a requested amount is not a number of at least 0, the
+    need of the jobs is unknown."""
     count, cpus, memory, gpus = (_number(text, default) for text, default in zip(values, DEFAULTS, strict=True))
     if not all(0 <= need < math.inf for need in (cpus, memory, gpus)):
         return Jobs(int(count), 0, 0, oddity=f"RequestCpus, RequestMemory, RequestGPUs: {', '.join(values[1:])}")
@@ -116,6 +119,7 @@ def _read_job(values: Sequence[str]) -> Jobs:
 
 
 def _number(text: str, default: float = 0.0) -> float:
-    """Return a value as a number; NaN if it cannot be evaluated. ``default``: for an undefined value."""
+    """Return a value as a number; NaN if the value cannot be evaluated. ``default``: the number for an undefined
+    value."""
     with source_errors("HTCondor"):
         return default if text == "undefined" else math.nan if text == "error" else float(text)

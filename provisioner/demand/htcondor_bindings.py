@@ -1,7 +1,7 @@
-"""A program that asks HTCondor by PyPI's package ``htcondor`` (module htcondor2), and prints one line for each group of
-equal jobs or each slot.
+"""A program that asks HTCondor by PyPI's package ``htcondor`` (module htcondor2). It prints a line for each group of
+equal jobs, or for each slot.
 
-It is a program of its own because a query of htcondor2 has no time-out and keeps Python's global lock.
+The program runs as a separate process, because a query of htcondor2 has no time-out and keeps Python's global lock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 from provisioner.optional_packages import require_packages
 
 MOST_APART = 0.05
-"""Largest difference between the two counts of idle jobs, as a fraction of the larger one."""
+"""Largest allowed difference between two counts of a schedd's idle jobs, the sum of its groups and its own count, as a
+fraction of the larger count."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the values of the attributes, separated by spaces. Return the exit code.
+    """Print a line for each group of jobs or each slot: the values of the attributes, separated by spaces. Return the
+    exit code.
 
     Arguments: ``jobs`` or ``slots``, the pool, the schedds (separated by commas), the constraint, the attributes.
     """
@@ -42,11 +44,11 @@ def main(arguments: Sequence[str]) -> int:
 def _groups(
     htcondor2: Any, collector: Any, names: Sequence[str], constraint: str, attributes: Sequence[str]
 ) -> list[Any]:
-    """Return a group of jobs for each combination of values. Raise LookupError if a schedd is unknown or its groups
+    """Return a group of jobs for each combination of values. Raise LookupError if a schedd is unknown, or if its groups
     do not hold all idle jobs.
 
-    A schedd applies the constraint to its jobs and then to the groups, which have only the attributes asked for. So all
-    attributes of the constraint are asked for, else the answer is empty.
+    A schedd applies the constraint to jobs and then to groups, which have only the attributes that the query names.
+    Therefore the query names all attributes of the constraint.
     """
     classad2 = import_module("classad2")
     used = classad2.ClassAd().externalRefs(classad2.ExprTree(constraint))
@@ -67,7 +69,8 @@ def _groups(
 
 
 def _format(ad: Any, name: str) -> str:
-    """Return a value as ``condor_q -autoformat`` prints it. The library's undefined value is a number by its type."""
+    """Return a value as ``condor_q -autoformat`` prints it. The exact type is compared, because ``isinstance`` would
+    take htcondor2's undefined value for a number."""
     value = ad.eval(name) if name in ad else None
     is_text = type(value) is str and (name.startswith("Request") or len(value.split()) != 1)
     return "error" if is_text else str(value) if type(value) in (str, int, float) else "undefined"

@@ -1,6 +1,7 @@
-"""Unschedulable pods of a Kubernetes cluster as demand. A machine is a node with the machine's name.
+"""Unschedulable pods of a Kubernetes cluster as demand. A machine of ours is the node that has the machine's name.
 
-Bound pods and nodes are read before unschedulable pods, so that a pod that is bound in between is not counted twice.
+Bound pods and nodes are read before unschedulable pods, so that a pod that is bound between these reads is not counted
+twice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 """Resources that count as GPUs."""
 COMMON_LABELS = frozenset({"kubernetes.io/os", "kubernetes.io/arch"})
-"""Labels that each node has. A pod's rules for them do not decide on the template."""
+"""Labels that each node has. A pod's rules about these labels do not decide which template fits."""
 REQUIRED, TERMS = "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"
 """Keys of the rules of a required node affinity."""
 VOLUME_CLAIM = "persistentvolumeclaim"
@@ -67,7 +68,7 @@ class Kubernetes(ClusterSource):
 
     @cached_property
     def api(self) -> KubeApi:
-        """The API server. Raise SourceError if the files of the login name no usable cluster."""
+        """Return the client of the API server. Raise SourceError if the files of the login name no usable cluster."""
         with require_packages(extra("gke")):
             from provisioner.backends.gke.login import connect
 
@@ -92,8 +93,8 @@ class Kubernetes(ClusterSource):
 
 
 def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
-    """Return a pod as a job; empty if a new node would not help, because the scheduler has not tried the pod, the pod
-    is gated or being deleted or waits for a volume claim, or others are preempted for the pod."""
+    """Return a pod as a job. Return an empty list if a new node would not help: the scheduler has not tried the pod;
+    the pod is gated, is being deleted or waits for a volume claim; or other pods are preempted for this pod."""
     status = pod.get("status") or {}
     tried = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
     results = [(one.get("reason"), VOLUME_CLAIM in f"{one.get('message')}".lower()) for one in tried]
@@ -117,8 +118,8 @@ def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> b
 
 
 def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
-    """Return True if a node with these labels fulfils a rule. Gt and Lt only need the label, whatever its value. The
-    node's name, a field, is unknown."""
+    """Return True if a node with these labels fulfils a rule. For Gt and Lt the label must exist, but its value is not
+    compared. A rule about the field ``metadata.name`` finds no name, because the name is unknown."""
     key, operator = rule["key"], rule["operator"]
     is_found = labels[key] in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels
     return key in COMMON_LABELS or is_found != (operator in ("NotIn", "DoesNotExist"))
@@ -132,12 +133,13 @@ def _tolerates(toleration: Object, taint: str) -> bool:
 
 
 def _amounts(amount: Callable[[str], float]) -> tuple[float, float, float]:
-    """Return processors, memory in MB, and GPUs, from a function that returns the amount of one."""
+    """Return processors, memory in MB, and GPUs. ``amount``: a function that returns the amount of the named
+    resource."""
     return amount("cpu"), math.ceil(amount("memory") / MEBIBYTE), sum(map(amount, GPUS))
 
 
 def _is_work(pod: Object) -> bool:
-    """Return False for a pod of a DaemonSet, and for the mirror of a pod that its node's kubelet runs from a file."""
+    """Return False for a pod of a DaemonSet, and for a mirror pod (its node's kubelet runs it from a file)."""
     owners = [owner["kind"] for owner in pod["metadata"].get("ownerReferences") or ()]
     return "DaemonSet" not in owners and MIRROR not in (pod["metadata"].get("annotations") or {})
 

@@ -1,8 +1,8 @@
 """Packing of waiting jobs onto machines: first-fit-decreasing by processors, memory and GPUs. No I/O, no clock.
 
-The jobs first fill the unclaimed capacity of machines that work, then that of machines without work, and then new
-machines of the smallest template that fits. Equal jobs and equal machines are packed together, so that the time does
-not depend on the number of jobs.
+The jobs first fill the unclaimed capacity of machines that work, then machines without work, and then new machines of
+the smallest template that fits. Equal jobs and equal machines are packed together, so that the time does not depend on
+the number of jobs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from provisioner.schema.setting_types import Texts
 
 JOIN_SECONDS = 600.0
 """Seconds after its start within which a machine must join its cluster. A machine that has not joined by then, or has
-left the cluster, takes no jobs. It is replaced while jobs need new machines, and is among the first to be returned."""
+left the cluster, takes no jobs. Such a machine is replaced while jobs need new machines, and is among the first that
+are returned."""
 
 REPLACED_SHARE = 0.1
-"""Largest share of a template's running machines that are replaced at a time, but at least one machine: if no machine
-can join, more machines do not help."""
+"""Largest share of a template's running machines that are replaced at the same time; at least one machine may be
+replaced. The share is small, because more machines do not help if no machine can join."""
 
 MANY, STEPS = 1000, (0.1, 128.0, 1.0)
-"""Number of different jobs above which needs are rounded up, and the steps of processors, memory (MB) and GPUs, because
-the time of packing grows with the square of the number of different jobs."""
+"""``MANY``: the number of different jobs above which needs are rounded up to multiples of ``STEPS``. The time of
+packing grows with the square of this number. ``STEPS``: processors, memory (MB) and GPUs."""
 
 TOLERANCE = 1e-6
-"""Fraction of a job that may be missing, because sums of fractions such as 0.1 are inexact."""
+"""Fraction of a job's need by which a machine may be too small, because sums of fractions such as 0.1 are inexact."""
 
 
 class Jobs(NamedTuple):
@@ -47,21 +48,21 @@ class Jobs(NamedTuple):
     """Description of jobs whose need is unknown, so that they fit no template; empty for other jobs."""
 
     def fits(self, template: str, shape: Shape) -> bool:
-        """Return True if an empty machine of the template can run such a job. A job without GPUs does not fit a machine
-        with GPUs, because that would be a waste."""
+        """Return True if an empty machine of the template can run one of these jobs. A job without GPUs does not fit a
+        machine with GPUs, because the GPUs would be wasted."""
         is_large_enough = all(need <= size for need, size in zip(self[1:4], shape, strict=True))
         is_allowed = not self.oddity and (self.templates is None or template in self.templates)
         return is_large_enough and is_allowed and bool(self.gpus) == bool(shape.gpus)
 
     def format_need(self) -> str:
-        """Return what a job needs, for operators."""
+        """Return the need of a job as a text for operators."""
         gpus = f", {self.gpus:g} GPUs" if self.gpus else ""
         places = "" if self.templates is None else f", on {' or '.join(sorted(self.templates)) or 'no template'}"
         return self.oddity or f"{self.cpus:g} CPUs, {self.memory_mb:g} MB{gpus}{places}"
 
 
 class Member(NamedTuple):
-    """A machine of ours as the cluster that it has joined lists it."""
+    """A machine of ours, in the list of the cluster that the machine has joined."""
 
     cpus: float
     """Unclaimed processors; 0 if the machine takes no jobs."""
@@ -79,7 +80,7 @@ class _Room(NamedTuple):
     gpus: float
 
     def jobs_that_fit(self, jobs: Jobs) -> int:
-        """Return how many of the jobs one machine can take, at most all."""
+        """Return the number of these jobs that one machine can take."""
         pairs = zip(self[1:], jobs[1:4], strict=True)
         return min([jobs.number, *(math.floor(free / need + TOLERANCE) for free, need in pairs if need)])
 
@@ -96,7 +97,7 @@ class ClusterSource(SourceSettings):
     """Templates whose machines join the cluster; default all. If machines of other templates join another cluster, name
     the templates of each."""
     _idle_since: dict[str, float] = PrivateAttr(default_factory=dict)
-    """Moment of the first of all successive reads that saw a machine without work, by machine."""
+    """The time since which each read has seen a machine without work, by machine."""
     _largest: dict[str, tuple[float, ...]] = PrivateAttr(default_factory=dict)
     """Processors, memory (MB) and GPUs of the largest machine that was seen without work, by template."""
 
@@ -105,14 +106,15 @@ class ClusterSource(SourceSettings):
         """Return the waiting jobs, and our machines that have joined the cluster. Raise SourceError."""
 
     def templates(self) -> set[str]:
-        """Return the named templates."""
+        """Return the templates whose machines join the cluster; empty for all templates."""
         return set(self.only_templates)
 
     def read(self, fleet: Fleet) -> Reading:
-        """Return the machines that work or are needed by waiting jobs, and those without work. Raise SourceError.
+        """Return as wanted the machines that work or that waiting jobs need, and as idle the machines without work.
+        Raise SourceError.
 
-        A template counts as no more than its largest machine without work, else jobs that fit HostFactory's file and no
-        machine would ask for machines for ever.
+        A template counts as no larger than its largest machine that was seen without work. Otherwise a job that fits
+        the size in HostFactory's file, but not the real machines, would request machines for ever.
         """
         others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
         running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}
@@ -132,8 +134,8 @@ class ClusterSource(SourceSettings):
         return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
-        """Return the seconds for which each machine has been seen idle, in two reads or more: a single read may be of a
-        moment between two jobs. A machine that has not joined in time is idle, too."""
+        """Return the seconds for which each machine has been seen idle in at least two reads in a row. A single read is
+        not enough, because it may fall between two jobs. A machine that has not joined in time is idle, too."""
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}
         self._idle_since = {name: self._idle_since.get(name, fleet.now) for name in joins if not works[name]}
@@ -141,8 +143,8 @@ class ClusterSource(SourceSettings):
 
 
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
-    """Return the machines that work, take jobs, or replace machines that have not joined in time; and the jobs that fit
-    no template.
+    """Return the machines that work, that take jobs, or that replace machines that have not joined in time. Return also
+    the jobs that fit no template.
 
     ``members``: our machines that have joined the cluster, by name. The result does not say which machines are idle.
     """
@@ -167,10 +169,10 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
 
 
 def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, tuple[str, ...]]], Counter[str]]:
-    """Return the jobs that fit a template, equal ones together, with the templates that fit, the smallest template
-    first; and the numbers of the other jobs by their need.
+    """Return two values: the jobs that fit a template, and the numbers of all other jobs by their need. Equal jobs are
+    added up. Each job comes with the templates that fit, the smallest first.
 
-    Large jobs come first: by the size of their template, and by the share of its machine that a job takes.
+    Jobs of large templates come first; for the same template, jobs that take a larger share of its machine.
     """
     sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name], name))
     jobs = [job for job in jobs if job.number > 0]
@@ -193,7 +195,7 @@ def _round_up(need: float, step: float, most: float) -> float:
 
 
 def _place(jobs: Jobs, templates: tuple[str, ...], taken: Counter[_Room], machines: tuple[Counter[_Room], ...]) -> None:
-    """Place jobs into the first of ``machines`` that fit, and move these machines to ``taken``."""
+    """Place the jobs on the first machines that fit, in the order of ``machines``. Move these machines to ``taken``."""
     left = jobs.number
     for found in machines:
         for room in [room for room in found if room.cpus + TOLERANCE >= jobs.cpus and room.template in templates]:

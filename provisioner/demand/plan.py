@@ -1,8 +1,8 @@
-"""The decision of a step: the wish that follows from the last values of all sources, our machines, recovered from the
-scripts' answers, and which machines are requested and which are returned. No I/O, no clock, no log.
+"""The decision of a step: the machines to request and to return. It follows from the last values of all sources and
+from our machines, which are recovered from the scripts' answers. No I/O, no clock, no log.
 
-A step never requests more machines than are missing now. It returns only machines that do not work, a share of a
-template's machines at once, and only if they have to leave or after fewer machines have been wanted for some time.
+A step never requests more machines than are missing now. It returns only machines that do not work, and only a share of
+a template at once. These machines have to leave, or fewer machines have been wanted for some time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from provisioner.names import NO_TEMPLATE
 ENDED = frozenset({"complete", "complete_with_error"})
 
 STEADY = 2
-"""Successful reads in a row after which machines may be returned because of a source."""
+"""Number of successful reads of a source in a row before machines may be returned because of this source."""
 
 UNDECIDED = "no source decides about the template"
 
 Entry = Mapping[str, Any]
-"""Entry of a request in getRequestStatus."""
+"""The entry about a request in the output of getRequestStatus."""
 
 Levels = Mapping[str, Sequence[tuple[float, int]]]
-"""Times and numbers of the latest wishes by template, the oldest first: those that were in force at some time of the
-last ``fall_after_seconds``. Machines are too many only by the highest of them."""
+"""Times and numbers of the latest wishes by template, the oldest first: all wishes that were in force during the last
+``fall_after_seconds``. Only machines above the highest of these numbers are too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastValue:
-    """The last complete reading of a source, and what has happened to the reads since."""
+    """The last complete reading of a source, and the results of the reads since then."""
 
     templates: Set[str] = frozenset()
     """The templates about which the source decides: those of its settings, and those that it has named since. Empty for
@@ -44,18 +44,19 @@ class LastValue:
     reading: Reading | None = None
     """The last reading, which stays while later reads fail; None before the first success."""
     read_at: float | None = None
-    """Epoch seconds of the last success; None before it."""
+    """Epoch seconds of the last success; None before the first success."""
     problem: str = ""
     """Reason for which the last read failed; empty if the last read succeeded."""
     failures: int = 0
-    """Failed reads since the start of the process."""
+    """Number of failed reads since the start of the process."""
     successes: int = 0
-    """Successful reads since the last failure."""
+    """Number of successful reads since the last failure."""
     unconfirmed: Set[str] = frozenset()
     """Templates whose number was 0 only in the last read. Their earlier number still counts."""
 
     def after_reading(self, reading: Reading, now: float) -> LastValue:
-        """Return the value after a successful read. A number that falls to 0 counts when the next read confirms it."""
+        """Return the value after a successful read. A fall of a number to 0 counts only after the next read has
+        confirmed it."""
         before = self.reading.wanted if self.reading else {}
         zeros = {template for template, number in before.items() if number and not reading.wanted.get(template)}
         unconfirmed = frozenset(zeros - self.unconfirmed)
@@ -69,15 +70,15 @@ class LastValue:
 
     @property
     def idle(self) -> Mapping[str, float] | None:
-        """Return the machines that are idle now; none if the source does not answer, because it may have given work to
-        a machine since its last reading. Return None if the source knows no machines."""
+        """Return the machines that are idle now. Return no machine if the last read failed, because the source may have
+        given work to a machine since its last reading. Return None if the source knows no machines."""
         if self.reading is not None and (self.reading.idle is None or not self.problem):
             return self.reading.idle
         return {}
 
     def decides(self, template: str) -> bool:
-        """Return True if the source decides about a template. Each source decides about machines whose template was
-        lost with the state: none are wanted."""
+        """Return True if the source decides about a template. Every source decides about machines whose template was
+        lost with the state; no source wants these machines."""
         return not self.templates or template in self.templates or template == NO_TEMPLATE
 
 
@@ -85,16 +86,19 @@ class Wish(NamedTuple):
     """The machines that all sources together want."""
 
     wanted: dict[str, int]
-    """By template, for the templates that a source decides about or that have ``least`` machines."""
+    """Number of wanted machines by template. The mapping has each template about which a source decides, and each
+    template with a setting ``least``."""
     frozen: dict[str, str]
-    """Reason for which no machine of a template is returned, by template. Templates that may fall are left out."""
+    """Reason for which no machine of a template may be returned, by template. A template whose machines may be returned
+    is left out."""
     idle: dict[str, Mapping[str, float]]
-    """Machines that have no work by the present readings, and their idle seconds, by template. A template is left out
-    if no source knows its machines; then any machine of the template may be returned."""
+    """Machines without work according to the present readings, and their idle seconds, by template. A template is left
+    out if no source knows its machines; then any machine of the template may be returned."""
 
 
 def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings: Demand) -> Wish:
-    """Return the wish. ``values``: by source. ``limits``: the most machines of each template by HostFactory's file."""
+    """Return the wish. ``values``: the last value of each source. ``limits``: the maximum number of machines of each
+    template in HostFactory's file."""
     wish = Wish({}, {}, {})
     for template, limit in limits.items():
         deciding = {name: value for name, value in values.items() if value.decides(template)}
@@ -121,7 +125,7 @@ def _find_hindrance(deciding: Mapping[str, LastValue]) -> str:
 
 
 def _idle_everywhere(known: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the machines that are idle by each source, with the shortest time."""
+    """Return the machines that each source in ``known`` reports as idle, with the shortest of the reported times."""
     return {name: min(idle[name] for idle in known) for name in set[str].intersection(*map(set, known))}
 
 
@@ -133,12 +137,13 @@ class Ours(NamedTuple):
     running: Mapping[str, Running]
     """Machines that run, by name."""
     settled: Set[str]
-    """Running machines whose request has ended. A return of another machine would end its request."""
+    """Running machines whose request has ended. Only these may be returned: the return of a machine of an open request
+    would end this request."""
 
 
 def recover(requests: Iterable[Request], entries: Mapping[str, Entry], gone: Set[str]) -> Ours:
-    """Return what ``requests`` have led to. ``entries``: the answer to each request. ``gone``: machines that were
-    returned."""
+    """Return our machines that result from ``requests``. ``entries``: the answer to each request. ``gone``: machines
+    that were returned."""
     asked: Counter[str] = Counter()
     running: dict[str, Running] = {}
     settled: set[str] = set()
@@ -163,11 +168,12 @@ class Step(NamedTuple):
     returns: Sequence[str]
     """Machines to return, with one call."""
     requests: Mapping[str, int]
-    """Machines to request by template, with one call each. They come after the returns."""
+    """Number of machines to request by template, with one call for each template. These calls come after the
+    returns."""
     reasons: Sequence[str]
     """Sentences for operators: what the step does, and why it does no more."""
     levels: Levels
-    """The levels for the next step."""
+    """The ``levels`` to pass to the next step."""
 
 
 def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand, levels: Levels, now: float) -> Step:
@@ -206,8 +212,8 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
 
 
 def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Counter[str]) -> list[str]:
-    """Return the machines that are gone, and free machines that have to leave, those with the soonest end first.
-    ``shares``: the number of machines that may still leave by template, which is reduced."""
+    """Return the machines that are gone, and free machines that have to leave, the soonest end first. ``shares``: the
+    number of machines that may still leave, by template; each leaving machine reduces this number."""
     leaving = []
     for name in sorted(lost.keys() & ours.settled, key=lambda name: (lost[name], name)):
         template = ours.running[name].template
@@ -225,8 +231,8 @@ def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
 
 
 def _find_free(wish: Wish, ours: Ours, lost: Mapping[str, int], youngest: float) -> Sequence[str]:
-    """Return the machines that may be returned, the longest idle first; of equally idle machines, the oldest first.
-    ``youngest``: machines that started after this moment are left out."""
+    """Return the machines that may be returned, the longest idle first. Of equally idle machines the oldest comes
+    first. ``youngest``: machines that started after this moment are left out."""
     settled = {name: ours.running[name] for name in ours.settled - lost.keys()}
     free = [name for name, one in settled.items() if one.since <= youngest and _is_free(name, wish, ours)]
     idle = {name: wish.idle.get(settled[name].template, {}).get(name, 0.0) for name in free}

@@ -34,11 +34,12 @@ ACCOUNT = "demand"
 """Account (``rc_account``) of our requests, by which they are found again after a crash."""
 
 MOST_UNFIT = 20
-"""Most descriptions of jobs of a source that fit no template. The other jobs are counted together."""
+"""Maximum number of descriptions that a report lists for jobs that fit no template, for each source. Jobs of further
+descriptions are counted together."""
 
 
 class PreviewedCalls(HostFactory):
-    """Calls that are answered from what the loop has published, and that record nothing, for ``--dry-run``."""
+    """Calls for ``--dry-run``. They are answered from what the loop has published, and record nothing."""
 
     def __init__(self, states: Sequence[State]) -> None:
         """Store the state of each shard."""
@@ -46,8 +47,8 @@ class PreviewedCalls(HostFactory):
         self._states = states
 
     def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the published or settled answer to each id, and an answer without machines to an id that has none.
-        Raises StateError."""
+        """Return the published or settled answer to each id. For an id without an answer, return an answer without
+        machines. Raises StateError."""
         answers: dict[str, Answer] = {}
         for state in self._states:
             with suppress(StateMissing):  # no loop has run yet
@@ -62,7 +63,7 @@ class PreviewedCalls(HostFactory):
         return {name: lost[name].grace for name in names if name in lost}
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Record nothing, and return the answer to a request, with an empty id."""
+        """Return an answer with an empty id, and record nothing."""
         return {"requestId": ""}
 
 
@@ -71,9 +72,9 @@ class Report:
     """The result of a step, for operators."""
 
     at: float
-    """Epoch seconds."""
+    """The begin of the step in epoch seconds."""
     problem: str = ""
-    """Reason for which the step was not carried out completely; empty if it was."""
+    """Reason for which the step was not carried out completely; empty if the step is complete."""
     templates: dict[str, dict[str, int]] = field(default_factory=dict)
     """Numbers of machines (``wanted``, ``asked``, ``running``, ``idle``) by template."""
     sources: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -85,7 +86,8 @@ class Report:
 
     @contextmanager
     def noted_problems(self) -> Iterator[None]:
-        """End the block at an error of the state, a script or a scheduler, and note the error. The first one counts."""
+        """End the block at an error of the state, a script or a scheduler, and note the error. Only the first error is
+        kept."""
         try:
             yield
         except (StateError, ScriptFailed, SourceError) as error:
@@ -110,11 +112,12 @@ class DemandService:
         self._ended: dict[str, Entry] = {}
         """Terminal answers, which never change, by id."""
         self._gone: set[str] = set()
-        """Returned machines. Their return requests may have left intent."""
+        """Machines that were returned. The set keeps their names, because their return requests may leave intent."""
 
     def step(self, now: float) -> Report:
-        """Make one step, and return its report. ``now``: epoch seconds. A problem of the state or of a script ends the
-        step, except that a refused request stops no other; the next step finds out what has happened."""
+        """Make one step, and return its report. ``now``: epoch seconds. An error of the state or of a script ends the
+        step, except that after a failed request the other requests are still made. The next step finds out which calls
+        had an effect."""
         report = Report(now, next_at=now + self._settings.interval_seconds)
         with report.noted_problems():
             ours, lost = self._recover()
@@ -187,8 +190,8 @@ class DemandService:
 
 
 def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Request], dict[str, Sequence[str]]]:
-    """Return the requests of an account, and the machines of each return request, by id, of all shards. Raises
-    StateError if the intent of a shard is lost, old or unreadable."""
+    """Return two mappings by id, over all shards: the requests of an account, and the machines of each return request.
+    Raises StateError if the intent of a shard is lost, old or unreadable."""
     requests, returns = dict[str, Request](), dict[str, Sequence[str]]()
     for state in states:
         try:
@@ -205,7 +208,7 @@ def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Requ
 
 
 def read_shape(template: Template) -> Shape:
-    """Return the size of a template's machines by HostFactory's attributes."""
+    """Return the size of a template's machines, from the template's attributes in HostFactory's file."""
     numbers = {"ngpus": 0.0}
     for name, (_, value) in template.attributes.items():
         with suppress(ValueError):

@@ -24,7 +24,7 @@ from provisioner.schema.validation import Expects, Section, format_expected, quo
 from provisioner.settings.definitions import CountOrZero
 
 MOST_BYTES = 1 << 20
-"""Most bytes that a program may print as its wish."""
+"""Maximum number of bytes that a program may print as its wish."""
 MOST_MACHINES = 10**9
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 NO_SERIES = "the query found no series {}. If that means 0, append '{}' to it"
@@ -32,7 +32,8 @@ LABELLED_ZERO = 'or label_replace(vector(0), "template", "{}", "", "")'
 
 
 def _weekdays(written: object) -> frozenset[int]:
-    """Return the numbers of days such as ``mon-fri`` or ``sat,mon``. Raise ValueError for another value."""
+    """Return the numbers of the days in a text such as ``mon-fri`` or ``sat,mon``. Raise ValueError for any other
+    value."""
     found = set[int]()
     for part in str(written).split(","):
         first, dash, last = part.strip().partition("-")
@@ -68,11 +69,11 @@ class SimpleSource(SourceSettings):
     """Template of a number that comes without a template; default none."""
 
     def templates(self) -> set[str]:
-        """Return the template."""
+        """Return the setting ``template`` as a set; empty if the setting is not set."""
         return {self.template} if self.template else set()
 
     def reading(self, document: object, fleet: Fleet) -> Reading:
-        """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for another
+        """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for any other
         document.
 
         A number for an unknown template is reported as unfit.
@@ -96,7 +97,7 @@ def _count(value: object) -> int:
 
 
 def _parse(content: str, what: str) -> object:
-    """Return a JSON document. Raise SourceError if the text is none."""
+    """Return a JSON document. Raise SourceError if the text is not JSON."""
     with source_errors(f"{what}: expected a number or a JSON object, got {quote(content.strip())}"):
         return json.loads(content)
 
@@ -110,7 +111,7 @@ class Fixed(SimpleSource):
     """Number of machines. No default."""
 
     def read(self, fleet: Fleet) -> Reading:
-        """Return the number."""
+        """Return the constant number."""
         return Reading({self.template: self.machines})
 
 
@@ -139,7 +140,8 @@ class Window(Section):
 
 
 def _moments(day: date, wall_time: str, zone: ZoneInfo) -> list[float]:
-    """Return the two epoch seconds that a wall time may mean while clocks are changed; else they are equal."""
+    """Return the two epoch seconds that a wall time may mean while clocks are changed. At any other time the two are
+    equal."""
     moment = datetime.combine(day, time.fromisoformat(wall_time), zone)
     return [moment.replace(fold=fold).timestamp() for fold in (0, 1)]
 
@@ -155,7 +157,7 @@ class Schedule(SimpleSource):
     """Windows. Of windows that overlap, the largest number counts. Outside of all windows no machine is wanted."""
 
     def read(self, fleet: Fleet) -> Reading:
-        """Return the largest number of the windows that contain the present time."""
+        """Return the largest number among the windows that contain the present time."""
         zone = ZoneInfo(self.zone)
         found = [window.machines for window in self.windows if window.covers(fleet.now, zone)]
         return Reading({self.template: max(found, default=0)})
@@ -180,8 +182,8 @@ class Command(SimpleSource):
     """Seconds within which the program must end; default 30."""
 
     def read(self, fleet: Fleet) -> Reading:
-        """Run the program, and return what it prints. Raise SourceError if the program fails or prints another
-        document."""
+        """Run the program, and return the reading that it prints. Raise SourceError if the program fails, or prints any
+        other document."""
         return self.reading(_parse(run_program_of_source(self.argv, self.timeout_seconds), self.argv[0]), fleet)
 
 
@@ -210,7 +212,8 @@ class Url(SimpleSource):
             return body
 
     def read(self, fleet: Fleet) -> Reading:
-        """Return what the page says. Raise SourceError for a failed call or another document."""
+        """Return the reading of the page. Raise SourceError if the call fails, or if the page has any other
+        document."""
         return self.reading(_parse(self.fetch(self.url).decode(errors="replace"), self.url.partition("?")[0]), fleet)
 
 
@@ -239,10 +242,10 @@ class Prometheus(Url):
 
 def read_query_result(answer: Mapping[str, Any]) -> object:
     """Return the number of an instant query, or the numbers by the label ``template``. Raise SourceError if the result
-    is empty or may be incomplete, and an error of ``ODD_RESPONSES`` for a response of another form.
+    is empty or may be incomplete, and an error of ``ODD_RESPONSES`` if the response has an unexpected form.
 
-    An empty result is not a zero: Prometheus also has no series while it cannot scrape a target. A result with warnings
-    may lack data, as Prometheus and Thanos document; VictoriaMetrics has ``isPartial`` instead.
+    An empty result is not 0: Prometheus also has no series while it cannot scrape a target. A result with warnings may
+    lack data, as Prometheus and Thanos document; VictoriaMetrics has ``isPartial`` instead.
     """
     if answer["status"] != "success":
         raise SourceError(words(f"the query failed: {answer.get('error')}"))

@@ -1,7 +1,7 @@
 """Pending jobs of a Slurm cluster as demand, by Slurm's own commands. A machine is known to Slurm under its own name.
 
-``squeue`` prints one line for each pending element of a job array, because the list of elements in one line is cut off.
-Nodes are read before jobs, so that a job that starts in between is not counted twice.
+``squeue`` prints one line for each pending element of a job array, because a list of elements in one line is cut off.
+Nodes are read before jobs, so that a job that starts between these reads is not counted twice.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ FORMAT = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
 SQUEUE = ("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING", f"--Format={FORMAT}")
 NODES, CONFIG = ("scontrol", "--oneliner", "show", "nodes"), ("scontrol", "show", "config")
 ALLOCATES_MEMORY = re.compile(r"^SelectTypeParameters\s*=.*MEMORY", re.MULTILINE)
-"""A configuration in which jobs are allocated memory. Else ``squeue`` shows a node's whole memory for each job."""
+"""Pattern of a configuration in which Slurm allocates memory to jobs. Without it, ``squeue`` shows a node's whole
+memory for each job."""
 MOST_BYTES = 100 << 20
-"""Most bytes of an output. A hundred thousand jobs have 45 MB."""
+"""Maximum number of bytes of a command's output. A hundred thousand jobs have 45 MB."""
 
 NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|State|CfgTRES|AllocTRES)=(\S*)")
 TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PLANNED"})
-"""Words of the state of a node that takes jobs. Backfill plans a node for a job that waits for more nodes."""
+"""Words of the state of a node that takes jobs. ``PLANNED``: backfill plans the node for a job that waits for more
+nodes."""
 WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED", "PLANNED"} | {"DRAIN"}
 """Words of the state of a node that has no work and is not meant for a certain job."""
 LOST = frozenset({"DOWN", "FUTURE", "POWERED_DOWN"})
 """Words of the state of a node whose jobs Slurm has given up."""
 GPU = re.compile(r"\bgpu\b(?::[A-Za-z]\w*)?[:=](\d+)")
-"""A number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
+"""Pattern of the number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 Partitions = Annotated[Mapping[str, Texts], Expects("a mapping of partitions to lists of templates")]
@@ -64,13 +66,14 @@ class Slurm(ClusterSource):
     """Seconds within which each command must end; default 30."""
 
     def templates(self) -> set[str]:
-        """Return the templates of the partitions; if there are none, the named templates."""
+        """Return the templates that the partitions name. If there are no partitions, or a partition allows all
+        templates, return ``only_templates``."""
         of_partitions = {template for templates in self.partitions.values() for template in templates}
         return of_partitions if of_partitions and all(self.partitions.values()) else super().templates()
 
     def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
-        """Return the pending jobs, and our machines among the nodes. Raise SourceError if a command fails or prints
-        another form than Slurm's."""
+        """Return the pending jobs, and our machines among the nodes. Raise SourceError if a command fails, or if its
+        output is not understood."""
         members = read_members(self._run(*NODES), fleet) if fleet.running else {}
         has_memory = bool(ALLOCATES_MEMORY.search(self._run(*CONFIG)))
         return read_jobs(self._run(*SQUEUE), self, fleet, has_memory), members
@@ -81,7 +84,7 @@ class Slurm(ClusterSource):
 
 def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> list[Jobs]:
     """Return the jobs that count in the lines of ``squeue``. Raise SourceError for a line that is not understood.
-    ``has_memory``: False if jobs need no memory."""
+    ``has_memory``: False if Slurm does not allocate memory to jobs."""
     found = []
     for line, number in Counter(output.splitlines()).items():
         with source_errors(f"squeue: {line}"):
@@ -97,7 +100,7 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> l
 
 
 def _columns(line: str) -> dict[str, str]:
-    """Return the columns of a line by their names. Raise ValueError if the line has another length."""
+    """Return the columns of a line by their names. Raise ValueError if the line has an unexpected length."""
     if len(line) != sum(FIELDS.values()):
         raise ValueError("another length")
     ends = zip(FIELDS.items(), accumulate(FIELDS.values()), strict=True)
@@ -105,9 +108,9 @@ def _columns(line: str) -> dict[str, str]:
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
-    """Return the parts of ``number`` equal jobs: one for each node. If the part for a node fits no template, return one
-    for each task, because Slurm may spread the job over more nodes. The result is empty if none of the job's
-    partitions counts."""
+    """Return the parts of ``number`` equal jobs: one part for each node. If such a part fits no template, return one
+    part for each task, because Slurm may spread the job over more nodes. Return an empty list if the job is in none of
+    the partitions that count."""
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:
         return []
@@ -134,8 +137,8 @@ def read_resources(text: str) -> tuple[float, float, float]:
 
 
 def read_members(output: str, fleet: Fleet) -> dict[str, Member]:
-    """Return our machines among the nodes that ``scontrol`` prints, without lost nodes. Raise SourceError for another
-    output."""
+    """Return our machines among the nodes that ``scontrol`` prints, without lost nodes. Raise SourceError if the output
+    is not understood."""
     members = {}
     for line in output.splitlines():
         # A reason at the end of the line may contain anything, so the first value counts.

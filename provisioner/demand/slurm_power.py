@@ -1,8 +1,8 @@
-"""The machines of Slurm's nodes. Slurm calls ``slurm_resume`` and ``slurm_suspend``, and this helper of the demand
-service tells slurmctld which machine a node has, and which nodes get none.
+"""The machines of Slurm's nodes. Slurm calls ``slurm_resume`` and ``slurm_suspend``. This helper of the demand service
+tells slurmctld which machine a node has, and which nodes get no machine.
 
-``decide`` concludes from the present condition what has to change. ``SlurmPower`` reads the condition and acts. A step
-that a crash interrupts is repeated.
+``decide`` derives the changes from the present condition. ``SlurmPower`` reads the condition and makes the changes. A
+step that a crash interrupts is repeated.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ OUR_REASON = "provisioner: "
 """First part of each reason that this module gives Slurm."""
 
 REVERSIBLE = (OUR_REASON, "ResumeTimeout reached", "Not responding", "Node unexpectedly rebooted")
-"""First parts of the reasons, ours and Slurm's about a lost machine, of nodes that may be used again with another
-machine. An operator's node that is down stays down."""
+"""First parts of the reasons of down nodes that may be used again with another machine: our own reasons, and Slurm's
+reasons after the loss of a machine. A node that an operator has set down stays down."""
 
 OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 """States of a node whose machine Slurm has asked to end."""
 
 MOST_NODES = 100
-"""Most nodes of a call of scontrol, so that its arguments stay short."""
+"""Maximum number of nodes of a call of scontrol, so that its arguments stay short."""
 
 LONGEST_REASON = 200
 CALL_SECONDS = 30.0
-"""Most seconds of a call of scontrol. A step begins no further call of scontrol after so many seconds of changes."""
+"""Maximum seconds of a call of scontrol. A step that has made changes for so many seconds begins no further call."""
 
 MOST_BYTES = 256 << 20
 
@@ -70,25 +70,25 @@ class SlurmRequest(NamedTuple):
     machines: Mapping[str, str]
     """Address of each machine that runs or has run, by the machine's name."""
     template: str = ""
-    """Empty if intent does not have the request."""
+    """Template of the request; empty if intent does not have the request."""
     coming: int = 0
-    """Number of machines that may still run."""
+    """Number of machines that may still begin to run."""
 
 
 class Condition(NamedTuple):
-    """All that ``decide`` knows."""
+    """The inputs of ``decide``."""
 
     records: Mapping[str, NodeRecord]
     nodes: Mapping[str, SlurmNode]
-    """The nodes that have a record or a template, as read after the records."""
+    """The nodes that have a record or a template. They are read after the records."""
     requests: Mapping[str, SlurmRequest]
     """Requests that intent has or a record names. The answer to a request that has left the files has no machines."""
     lost: Mapping[str, Loss]
     returned: Set[str]
     """Machines that a return request names."""
     unserved: Set[str] = frozenset()
-    """Nodes that boot without a record, as in the step before: ``slurm_resume`` was refused or has crashed, or the
-    file of the records was lost."""
+    """Nodes that boot without a record, now and in the step before. Possible causes: ``slurm_resume`` was refused or
+    has crashed, or the file of the records was lost."""
 
 
 class Update(NamedTuple):
@@ -112,8 +112,8 @@ class Decision(NamedTuple):
 
 
 def decide(now: Condition) -> Decision:
-    """Return what has to change: each node with a record gets a machine of its request, or its end. Machines that no
-    node needs any more are returned."""
+    """Return the changes. Each node with a record gets a machine of its request, or is ended. Machines that no node
+    needs any more are returned."""
     on = {name: node for name, node in now.nodes.items() if not node.states & OFF}
     taken = {record.machine for record in now.records.values()} | now.returned
     spare = {one: id_ for id_, request in now.requests.items() for one in request.machines if one not in taken}
@@ -125,8 +125,8 @@ def decide(now: Condition) -> Decision:
 
 
 def _find_records(now: Condition, on: Mapping[str, SlurmNode], spare: Mapping[str, str]) -> dict[str, NodeRecord]:
-    """Return the records of the nodes that are on. Records that were lost with their file, or are older than the node's
-    machine, follow from the host names."""
+    """Return the records of the nodes that are on. If a record was lost with its file, or is older than the node's
+    machine, make the record from the node's host name."""
     found = {node.host: name for name, node in on.items() if node.host in spare}
     older = {name: NodeRecord(spare[host], host) for host, name in found.items()}
     return older | {name: one for name, one in now.records.items() if name in on and (one.machine or name not in older)}
@@ -146,16 +146,18 @@ def _give(now: Condition, records: dict[str, NodeRecord], usable: Set[str]) -> N
 
 
 def _is_replaced(now: Condition, record: NodeRecord) -> bool:
-    """Return True if the machine ended before its request, so that the request makes another machine, or if the request
-    has left the files, which it does after the end of its machines. An open request without machines may be one whose
-    answer is not published again yet."""
+    """Return True if the answer to the request no longer names the record's machine. Then the machine ended before the
+    request, which makes another one; or the request left the files after its machines ended.
+
+    An open request without machines does not count, because its answer may not be published again yet.
+    """
     request = now.requests[record.request]
     return bool(record.machine and (request.has_ended or request.machines)) and record.machine not in request.machines
 
 
 def _find_end(now: Condition, record: NodeRecord | None) -> tuple[str, str]:
-    """Return the state by which a node ends, and the reason; empty texts if the node goes on. The reason contains no
-    name, so that nodes that end together share a call."""
+    """Return the state by which a node ends, and the reason; empty texts if the node does not end. The reason contains
+    no name, so that nodes that end together share a call."""
     if record is None:
         return "DOWN", "slurm_resume recorded no request; see its log"
     machine, request, loss = record.machine, now.requests[record.request], now.lost.get(record.machine)
@@ -175,7 +177,7 @@ def _updates(now: Condition, records: Mapping[str, NodeRecord]) -> Iterator[Upda
 
 
 def _update(now: Condition, node: SlurmNode, record: NodeRecord | None) -> Iterator[Update]:
-    """Yield the updates of a node that is not as it has to be."""
+    """Yield the updates that a node still needs."""
     state, cause = _find_end(now, record)
     reason = (OUR_REASON + format_printable(cause))[:LONGEST_REASON]
     if state == "DOWN" or (state == "POWER_DOWN_FORCE" and "POWERING_UP" in node.states):
@@ -229,8 +231,8 @@ class SlurmPower:
                 _change_nodes(group[start : start + MOST_NODES])
 
     def _read(self) -> Condition:
-        """Return the present condition. The requests are polled before slurmctld is asked, so that a silent slurmctld
-        does not make them forgotten."""
+        """Return the present condition. The requests are polled before slurmctld is asked, so that the loop does not
+        count them as forgotten while slurmctld is silent."""
         with self._records.changing() as current:  # Slurm's programs write both under this lock
             records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)
         requests, lost = self._read_requests(known, records), dict[str, Loss]()
@@ -256,8 +258,8 @@ class SlurmPower:
 
 
 def _change_nodes(updates: Sequence[Update]) -> None:
-    """Call scontrol for nodes that get the same state, or an address each. If Slurm refuses, log the refusal: the next
-    step tries again, and the other nodes go on."""
+    """Call scontrol once for nodes that all get the same state, or of which each gets an address. If Slurm refuses, log
+    the refusal. The next step then tries again, and other nodes are changed all the same."""
     names, (state, *_), (reason, *_), addresses, hosts = zip(*updates, strict=True)
     fields = {"nodename": names, "state": [state], "reason": [reason], "nodeaddr": addresses, "nodehostname": hosts}
     change = [f"{key}={','.join(values)}" for key, values in fields.items() if all(values)]
@@ -274,7 +276,8 @@ def _scontrol(*arguments: str) -> str:
 
 
 def _request(entry: Mapping[str, Any], request: Request | None) -> SlurmRequest:
-    """Return the request in an entry of getRequestStatus. ``request``: as intent has it; None if it does not."""
+    """Return a request and its answer, from an entry of getRequestStatus. ``request``: the request in intent; None if
+    intent does not have it."""
     machines, has_ended = entry["machines"], entry["status"] in ENDED
     failed = [one["message"] for one in machines if one["result"] == "fail"]
     running = {one["machineId"]: one["privateIpAddress"] or "" for one in machines if one["result"] == "succeed"}

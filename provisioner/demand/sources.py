@@ -21,7 +21,7 @@ class SourceError(Exception):
 
 @contextmanager
 def source_errors(what: str) -> Iterator[None]:
-    """Raise SourceError if a call or a file fails, or if an answer has another form. ``what``: first part of the
+    """Raise SourceError if a call or a file fails, or if an answer has an unexpected form. ``what``: first part of the
     text."""
     try:
         with translated_errors():
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
     """The size of a template's machines, from HostFactory's templates file."""
 
     cpus: float
-    """ncpus × ncores."""
+    """Number of processors: ncpus × ncores of the template."""
     memory_mb: float
     gpus: float
 
@@ -52,9 +52,9 @@ class Fleet(NamedTuple):
     """All that a source may need to know about our machines at one moment."""
 
     now: float
-    """Epoch seconds."""
+    """The present time in epoch seconds."""
     shapes: Mapping[str, Shape]
-    """By template, in the order of HostFactory's templates file."""
+    """The size of each template's machines, by template, in the order of HostFactory's templates file."""
     running: Mapping[str, Running]
     """Running machines by name."""
 
@@ -65,8 +65,8 @@ class Reading(NamedTuple):
     wanted: Mapping[str, int]
     """Machines wanted by template, including those that run already. A missing template means 0."""
     idle: Mapping[str, float] | None = None
-    """Seconds for which each machine without work has been idle, by the machine's name. None: the source knows no
-    machines, so that any machine may be returned. An unknown machine counts as working."""
+    """Seconds for which each machine without work has been idle, by the machine's name. None if the source knows no
+    machines; then any machine may be returned. A machine that is not named counts as working."""
     unfit: Mapping[str, int] = {}
     """Jobs that fit no template: their number by a description, for example ``64 CPUs, 1024 MB``."""
 
@@ -76,7 +76,7 @@ class SourceSettings(Section):
 
     @abstractmethod
     def read(self, fleet: Fleet) -> Reading:
-        """Return what is wanted now. Raise SourceError if the answer is unknown or incomplete. End within the source's
+        """Return the present reading. Raise SourceError if the answer is unknown or incomplete. End within the source's
         own time-out."""
 
     def templates(self) -> set[str]:

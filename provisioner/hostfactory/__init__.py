@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     """An answer to HF: the entry about one request in the output of getRequestStatus."""
 
     text: str
-    """A JSON object."""
+    """The entry, as the text of a JSON object."""
     ended: bool
     """True if the status is terminal."""
 

@@ -161,8 +161,8 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """Return the state directory: HF's work directory. Under LSF, return a directory of our own in LSF's data
-        directory, which all providers share."""
+        """Return the state directory: HF's work directory. Under LSF, all providers share LSF's data directory; then
+        return a directory of our own in the data directory."""
         directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
             directory = os.path.join(data, self.name)
@@ -193,16 +193,16 @@ class Directories:
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory, which the variable ``own`` names, or else its directory below HF's
-        common directory; empty if unknown."""
+        """Return the instance's own directory: the value of the variable ``own`` or, without this variable, the
+        instance's directory below HF's common directory. Empty if unknown."""
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common_directory(self, name: str, under_top: str) -> str:
-        """Return HF's common directory: the directory in the variable ``name``, or else ``under_top`` below HF_TOP,
-        because HF's profile may lack the variable. Empty if unknown."""
+        """Return HF's common directory: the value of the variable ``name`` or, because HF's profile may lack this
+        variable, ``under_top`` below HF_TOP. Empty if unknown."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 

@@ -12,7 +12,7 @@ from typing import Any
 from provisioner.hostfactory.provider_config import SCRIPTS
 
 CALL_SECONDS = 30.0
-"""Most seconds of a call. A script answers in milliseconds, or after 20 s of waiting for a lock."""
+"""Maximum seconds of a call. A script answers in milliseconds, or waits up to 20 s for a lock."""
 
 
 class ScriptFailed(Exception):
@@ -65,11 +65,11 @@ class HostFactory:
         return str(self.call("requestMachines", document | account)["requestId"])
 
     def status(self, id_: str) -> dict[str, Any]:
-        """Return the entry of one request or return request from getRequestStatus."""
+        """Return the entry about one request or return request, as getRequestStatus prints it."""
         return self.statuses([id_])[0]
 
     def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the entries of requests and return requests from getRequestStatus."""
+        """Return the entries about requests and return requests, as getRequestStatus prints them."""
         return list(self.call("getRequestStatus", {"requests": [{"requestId": id_} for id_ in ids]})["requests"])
 
     def return_machines(self, names: Sequence[str]) -> str:

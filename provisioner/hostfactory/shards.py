@@ -37,8 +37,8 @@ def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
 def find_shard(pool: str, shards: Shards) -> int:
     """Return the number of the shard to which a pool belongs.
 
-    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing), so that
-    another number of shards moves few pools.
+    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing). So few
+    pools move if the number of shards changes.
     """
     digest = {number: hashlib.sha256(f"{number}/{pool}".encode()).digest() for number in range(len(shards))}
     return max(digest, key=lambda number: (pool in shards[number], digest[number]))

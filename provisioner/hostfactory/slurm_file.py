@@ -22,7 +22,7 @@ RC_ACCOUNT = "slurm"
 """Account of the requests that ``slurm_resume`` makes. By this account the demand service finds them in intent."""
 
 MOST_NODES = 100_000
-"""Most nodes of a hostlist: more than any cluster has, and few enough for the memory of a script."""
+"""Maximum number of nodes in a hostlist: more than any cluster has, and few enough for the memory of a script."""
 
 TOKEN = re.compile(r"\[([0-9,\- ]*)\]|([^\[\],]+)")
 """Pattern of a part of a node's name in a hostlist: ranges in brackets, or text."""
@@ -36,7 +36,7 @@ class SlurmFile(NamedTuple):
     nodes: Mapping[str, str]
     """Template of each node."""
     partitions: Mapping[str, str]
-    """Template of the nodes of each partition that ``nodes`` does not name."""
+    """The templates of nodes that ``nodes`` does not name, by partition."""
 
     def template(self, node: str, partitions: Iterable[str]) -> str:
         """Return the template of a node in these partitions; empty if the file names neither the node nor one of the
@@ -74,8 +74,8 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
 
 
 def load(directory: str, templates: Collection[str]) -> tuple[SlurmFile | None, list[Problem]]:
-    """Read the file in the configuration directory. Return the valid part of the file (None if there is no file, so
-    that Slurm is no caller), and its mistakes.
+    """Read the file in the configuration directory. Return the valid part of the file, and its mistakes. If there is no
+    file, Slurm does not use this provider, and the valid part is None.
 
     ``templates``: ids of the valid templates. Raises TemplatesError if the file is unreadable or is not a JSON object.
     """

@@ -33,7 +33,7 @@ NUMERIC_ATTRIBUTES = frozenset({"ncpus", "ncores", "nram", "mem", "nthreads", "r
 """Attributes that HF reads as numbers, even if they are written as text."""
 
 COPIED_FIELDS = ("availableNumber", "requestedMachines")
-"""Fields of a template that HF may have copied from an old answer, so that they are not part of the template's
+"""Fields of a template that HF may have copied from an old answer. These fields are not part of the template's
 definition."""
 
 OWN_FIELDS = frozenset({"templateId", "maxNumber", "attributes", *COPIED_FIELDS})

@@ -245,7 +245,7 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` called when a machine appears or vanishes. If a machine only starts or ends, only the next
+        """Call ``wake`` from now on when a machine appears or vanishes. If a machine only starts or ends, only the next
         observation shows the change."""
         self.place.wakes.append(wake)
 
@@ -308,7 +308,7 @@ class FakeBackend:
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return True if the machine is one of this pool, and not a copy of another machine."""
+        """Return True if the machine belongs to this pool and is not a copy of another machine."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 
 

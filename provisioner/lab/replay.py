@@ -70,8 +70,8 @@ class Replay:
     """Machines of each request of the recording, as the trace last listed them."""
 
     def play(self, events: Iterable[Event]) -> None:
-        """Make every call. Wait between two calls as long as in the recording, with ``speed`` and ``longest_gap``
-        applied."""
+        """Make every call. Between two calls, wait as long as the recording did, divided by ``speed``, but at most
+        ``longest_gap``."""
         before: float | None = None
         for event in events:
             if before is not None:
@@ -127,8 +127,8 @@ class Replay:
     def _own_name(self, entry: Document) -> str | None:
         """Return the replay's machine for a recorded machine; None if there is none.
 
-        Both fields of the recorded machine are tried, because in Morgan Stanley's traces machineId is a pod's uid,
-        which does not identify the machine.
+        Each field that may hold the name of the recorded machine is tried. In Morgan Stanley's traces, the field
+        machineId does not hold the name but a pod's uid.
         """
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 

@@ -44,7 +44,7 @@ class Event(NamedTuple):
     """The id that the scripts gave to the request or return request; empty if the call was refused or made no
     request."""
     machines: Mapping[str, tuple[str, ...]] = {}
-    """The machines of each request, by request, if the call is a getRequestStatus; empty for other calls."""
+    """By request: its machines, if the call is a getRequestStatus; empty for other calls."""
 
 
 def read_trace(path: Path) -> list[Event]:

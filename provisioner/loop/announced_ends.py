@@ -1,8 +1,8 @@
-"""Announced ends: an event may report that a machine will end before an observation can show the end.
+"""Announced ends: an event may announce the end of a machine earlier than an observation can show it.
 
-Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
-the announced end shows whether the machine has ended, so the notice no longer matters. The module uses no I/O, clock or
-logger.
+Such an announcement (a notice) is added to the observed machine and is never state. If an observation begins after the
+announced end, it shows whether the machine has ended, and the notice no longer matters. The module uses no I/O, clock
+or logger.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from provisioner.model import Machine, Notice, Observation, Phase, Snapshot
 
 RETENTION_SECONDS = 600.0
-"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. No list is as
-old as this time."""
+"""Seconds for which a notice is kept after the announced end if no observation was possible meanwhile. Every list is
+younger than this, so an older notice has no use."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
 """Phases to which a notice applies. A machine that does not run yet simply fails when it ends, and a machine that is
@@ -30,8 +30,8 @@ class Notices:
         self._notices: dict[str, Notice] = {}
         """Notices in the order of their arrival, which is roughly the order of their ends."""
         self._merged: dict[str, tuple[Mapping[str, Machine], Mapping[str, Machine], Mapping[str, Machine]]] = {}
-        """For each pool, the values of the last merge: the machines of the snapshot, the machines with a notice, and
-        the mapping that contains both."""
+        """For each pool, three mappings of the last merge: the snapshot's machines, the machines with a notice, and the
+        merged mapping."""
 
     def add(self, name: str, notice: Notice, now: float) -> None:
         """Add the notice that a machine will end. A second notice for the same machine is ignored."""

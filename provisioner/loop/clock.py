@@ -10,12 +10,12 @@ from typing import Protocol
 from provisioner.model import Memory, Uptime
 
 LONGEST_GAP = 3600.0
-"""Maximum in seconds. After a restart, loop time continues with the time since the last write of memory, but with at
-most this maximum."""
+"""Longest gap in seconds. After a restart, loop time advances by the time since memory was last written, but at most by
+this gap."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""File with the id of the host's present boot. In a container it shows the host's boot, whose monotonic clock the
-container shares."""
+"""File with the id of the host's present boot. A container reads the boot id of its host, and shares the host's
+monotonic clock."""
 
 
 CYCLE: ContextVar[int] = ContextVar("cycle", default=0)

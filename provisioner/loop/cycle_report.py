@@ -113,13 +113,14 @@ class CycleReport:
 
     @property
     def own_snapshots(self) -> Mapping[str, Snapshot]:
-        """Return the snapshots of the pools' own places, including snapshots distrusted for a mass loss."""
+        """Return the snapshots that show the right place of their pool, including snapshots distrusted for a mass
+        loss."""
         unseen = self.unseen
         return {name: seen for name, seen in find_snapshots(self.observations).items() if name not in unseen}
 
     @property
     def unseen(self) -> Mapping[str, Failure]:
-        """Return, by pool, why no snapshot shows the pool's own place."""
+        """Return, by pool, why no snapshot shows the right place of the pool."""
         return find_failures(self.observations) | {
             name: Failure(ErrorClass.INVALID, format_distrust(name, distrusted, self.ahead_seconds))
             for name, distrusted in self.distrusted.items()
@@ -128,8 +129,8 @@ class CycleReport:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Return texts for operators by pool: the problems at the pool's place that its snapshot shows and, if the
-        snapshot is distrusted, the reason."""
+        """Return texts for operators, by pool: the problems that the pool's snapshot shows at its place and, for a
+        distrusted snapshot, the reason of the distrust."""
         return {
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted

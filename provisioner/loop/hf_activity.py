@@ -16,8 +16,8 @@ HF_AWAY_SECONDS = 300.0
 """Seconds without a call after which HF counts as having been away. HF calls at least every 30 s."""
 
 INVENTORY_SECONDS = 300.0
-"""Seconds in which HF's lists together name all its hosts. HF lists every 30 s, and a single list may name only some
-hosts."""
+"""Seconds within which HF's lists are expected to name all its hosts. HF lists every 30 s, and a single list may name
+only some hosts."""
 
 LISTED_SECONDS = DAY
 """Seconds for which the loop remembers that a list named a host."""
@@ -45,7 +45,7 @@ class HfActivityReader:
         self.latest = HfActivity()
 
     def read(self, now: float, intent: Intent) -> HfActivity:
-        """Return HF's activity until now. If HF has not called since the last read, return the same object. Raises
+        """Return all of HF's activity so far. If HF has not called since the last read, return the same object. Raises
         StateError."""
         markers = self._state.polls()
         reported = self._state.terminal_answers.ids()
@@ -74,8 +74,8 @@ class HfActivityReader:
         return self.latest
 
     def _has_new_records(self, intent: Intent) -> bool:
-        """Return True if HF has recorded a request or return since the last read. The loop's removals from intent do
-        not count."""
+        """Return True if HF has recorded a request or return request since the last read. The loop's removals from
+        intent do not count."""
         before = self._intent
         if before is None or before is intent:
             return False

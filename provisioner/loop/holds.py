@@ -34,8 +34,8 @@ class CurrentHolds:
         """Signature of the file as it was last read."""
         self.latest = NO_HOLDS
         self._is_known = False
-        """True if ``latest`` has the holds: the file was read or, because the file could not be read, the loop has
-        stopped all."""
+        """True once ``latest`` is valid: the file was read, or it could not be read and the loop therefore acts as
+        under stop-all."""
         self._problem = ""
         """Reason why the file cannot be read, as last logged; empty if the file can be read."""
         self._changes: list[HoldChange] = []
@@ -82,7 +82,8 @@ class CurrentHolds:
 
 
 def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
-    """Yield the changes between two states of the holds. The removal of a cancel that is done is not a change."""
+    """Yield the changes between two states of the holds. The removal of a cancel is not a change, because a cancel is
+    removed once it has no effect any more."""
     former = () if before is None else before.current
     for hold in after.current:
         if hold not in former:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 """Verdicts that slots get again and again if their pool fails. The journal counts repeated closes with these verdicts
-instead of writing each."""
+instead of writing each close."""
 
 Keyed = tuple[Hashable, Line]
 """A line with its key. A line with the key of an earlier line counts as a repetition of that line."""
@@ -190,7 +190,7 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
     """Yield lines for the slots that were opened, the machines that run for the first time, and the machines that are
     gone.
 
-    A failure that a place reports for a machine that does not run yet is added to ``keyed``.
+    If a place reports why a machine does not run yet, add a line about this failure to ``keyed``.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:

@@ -34,9 +34,9 @@ SETTLE_SECONDS = 5.0
 observes its effect."""
 
 COLLECTOR = (100_000, 50, 100)
-"""Thresholds of Python's garbage collector. The loop's values have no circular references, and most of them stay. With
-the usual threshold of 700, the collector takes longer than the plan of ten thousand slots, and its cost grows faster
-than the number of slots."""
+"""Thresholds of Python's garbage collector. The loop's values have no circular references, and most of them live long.
+With the usual threshold of 700, the collector takes longer than planning for ten thousand slots, and its cost grows
+faster than the number of slots."""
 
 
 def relax_collector() -> None:
@@ -47,11 +47,11 @@ def relax_collector() -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Turn the garbage collector off while a cycle replaces many values.
+    """Turn the garbage collector off while a cycle replaces many values. Reference counts free the replaced values at
+    the end of the cycle.
 
-    Reference counts free the replaced values at the end of the cycle. Until then the collector would scan old and new
-    values. For a plan with a hundred thousand slots, this scan would take a twelfth of the plan's time. For ten
-    thousand slots, the time of the scan is too short to measure.
+    Until then, the collector would scan old and new values. For a plan with a hundred thousand slots, this scan would
+    take a twelfth of the plan's time. For ten thousand slots, the scan is too short to measure.
     """
     gc.disable()
     try:
@@ -79,7 +79,7 @@ class Pace:
     act_seconds: float = 2.0
     intent_poll_seconds: float = 0.1
     longest_call_seconds: float = 45.0
-    """The longest time, over all configured kinds, that a batch may run after it has started its last call."""
+    """The longest time that a batch of any configured kind may run after the start of its last call."""
 
     @property
     def longest_cycle(self) -> float:
@@ -123,8 +123,8 @@ class Loop:
         self._pace = setup.pace
         self._report = report
         self._refresh = refresh
-        """Function that returns the limits in force, called before each cycle with the limits of the previous cycle and
-        the memory."""
+        """Function that returns the limits in force. The loop calls it before each cycle with the memory and the limits
+        of the previous cycle."""
         self.wakeups, self._stop = Wakeups(count_wake), Latch()
         self._hints, self._stands_by = hints, stands_by
         self._notices = Notices()
@@ -274,8 +274,8 @@ class Loop:
         return signature != self._signature()
 
     def _signature(self) -> object:
-        """Return one signature for intent and holds, which other processes write and the loop follows at once; None if
-        a file cannot be read."""
+        """Return one signature of the files of intent and holds; None if a file cannot be read. Other processes write
+        these files, and the loop reacts to a change at once."""
         try:
             return self._state.intent.signature(), self._state.holds.signature()
         except StateError:

@@ -15,7 +15,7 @@ from provisioner.model import ErrorClass, Failure, Observation, ObservationFaile
 log = logging.getLogger(__name__)
 
 OBSERVER_END_SECONDS = 1.0
-"""Seconds that a running observation gets to finish when the loop ends, although the observation is no longer used."""
+"""Seconds that a running observation gets to finish when the loop ends. The observation's result is not used."""
 
 CLOSE_SECONDS = 2.0
 """Seconds that all observers together get to end and to close their connections. An observer that needs longer ends
@@ -27,7 +27,7 @@ observation."""
 
 
 class Observer:
-    """The observer of one pool, which runs in a thread of its own at the pool's own pace and keeps the newest
+    """The observer of one pool. The observer runs in a thread of its own at the pool's own pace, and keeps the newest
     observation."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
@@ -60,8 +60,10 @@ class Observer:
         return self._observation
 
     def list_after(self, when: float) -> None:
-        """Once loop time has reached ``when``, accept only observations whose list was started at ``when`` or later. A
-        backend that lists for each observation needs no such limit and ignores this call."""
+        """Once loop time has reached ``when``, accept only observations whose list was started at ``when`` or later.
+
+        A backend that makes a list for each observation ignores this call, because its lists are always new.
+        """
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
 

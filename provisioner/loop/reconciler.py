@@ -49,7 +49,7 @@ class Planned:
 
     inputs: tuple[object, ...] = ()
     referenced: object = None
-    """The objects whose ids ``inputs`` contains. This reference keeps Python from reusing the ids."""
+    """The objects whose ids are in ``inputs``. While they are referenced here, Python cannot reuse the ids."""
     plan: Plan = NO_PLAN
     """The last plan, which is carried out once. The deferrals of this plan, and the pools that it distrusts, stay in
     effect until the next plan."""
@@ -157,8 +157,8 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove the records that may leave the files, and return their ids, without an observation of pools.
-        With ``dry_run``, remove none, and return the ids of the records that would leave first. Raises StateError."""
+        """Remove the records that may leave the files, and return their ids. The pools are not observed. With
+        ``dry_run``, remove no record, and return the ids that the first pass would remove. Raises StateError."""
         now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()
         while (intent := self._load({}, now)) is not None and self.memory is not None:
@@ -273,8 +273,8 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _activity_key(activity: HfActivity, memory: Memory) -> object:
     """Return a key of HF's activity.
 
-    While there is a terminal answer that HF has not read, each call of HF changes the key. If there is none, only calls
-    with news change the key.
+    While there is a terminal answer that HF has not read, each call of HF changes the key. If there is no such answer,
+    only calls that bring news change the key.
     """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

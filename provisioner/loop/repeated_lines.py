@@ -15,8 +15,8 @@ COUNTED_SECONDS = 600.0
 
 IN_FULL = 3
 """Number of lines of a series that are written in full. Within ``COUNTED_SECONDS``, further lines are only counted. So
-a rare event is recorded in full. An event that occurs a thousand times an hour takes a few hundred kilobytes a week;
-the journal has 60 MB."""
+all lines of a rare event are kept. An event that occurs a thousand times an hour takes a few hundred kilobytes a week;
+the whole journal may take 60 MB."""
 
 NAMED = 20
 """Maximum number of machines that a counted line names if its event may occur to the same machine again and again."""

@@ -42,8 +42,8 @@ LONE_MEMORY = (
 
 
 REWRITE_SECONDS = 1200.0
-"""Seconds after which memory is written again even if it did not change, to record the loop time. A new loop continues
-from the recorded time and counts at most an hour of the gap, so a quiet grid must record loop time, too."""
+"""Seconds after which memory is written again even if only loop time has changed. A new loop continues from the written
+loop time and adds at most an hour. So loop time must be written even while nothing happens."""
 
 
 class CachedIntent:
@@ -97,8 +97,8 @@ class CachedIntent:
         return self._state.intent.remove(ids)
 
     def record_generation(self, generation: int) -> None:
-        """If memory has read a newer generation than intent's lock file has, record this generation in the lock file.
-        Scripts then refuse to write to an older file.
+        """Record in intent's lock file that intent reached this generation, unless a newer generation is recorded.
+        Scripts then refuse to write to an older intent.json.
 
         Without this record, each write to an older file would raise the file's generation until the file seems current.
         Raises StateError.
@@ -145,7 +145,7 @@ class CachedMemory:
 
 @dataclass(frozen=True, slots=True)
 class StartupInputs:
-    """The inputs besides the state files from which a memory is loaded or rebuilt."""
+    """The inputs, other than the state files, from which a memory is loaded or rebuilt."""
 
     intent: Intent
     newest: int

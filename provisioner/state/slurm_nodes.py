@@ -1,7 +1,8 @@
 """``slurm_nodes.json``: the request and the machine of each node of Slurm. Slurm's programs and the demand service
 write the file under its lock.
 
-If the file is lost, the demand service finds the machine of each running node again, because Slurm keeps its name.
+If the file is lost, the demand service finds the machine of each running node again, because Slurm keeps the machine's
+name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ADVICE = "Remove the file: the demand service makes it again from Slurm's own re
 
 
 class NodeRecord(NamedTuple):
-    """A node that Slurm wants to run."""
+    """The record of a node that Slurm wants to run."""
 
     request: str
     """Id of the request that was made for the node."""

@@ -33,8 +33,8 @@ NO_AUTHENTICATION = Server()
 """Server settings with neither token nor TLS."""
 
 LOGINS, LOGIN_SECONDS = 10, 60.0
-"""Number of wrong tokens that a client may send within this number of seconds. Each further wrong token gets status
-429."""
+"""``LOGINS``: number of wrong tokens that a client may send within ``LOGIN_SECONDS``. Each further wrong token gets
+status 429."""
 
 WRONG_SECONDS = 1.0
 """Seconds before the response to a wrong token if the client has sent more than ``LOGINS`` wrong tokens. The pause
@@ -85,8 +85,8 @@ class _FileValue(Generic[Value]):
     ) -> None:
         """Compute the value by ``make``. Raise AccessError if ``make`` raises AccessError.
 
-        If a changed file is unusable later, log ``failure_message``. Then the value stays if ``is_kept``, and becomes
-        None if not.
+        If a file changes later and is unusable, log ``failure_message``. The old value stays if ``is_kept`` is true;
+        otherwise the value becomes None.
         """
         self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
@@ -112,15 +112,15 @@ class Access:
         """Read the files. Raise AccessError if a file is unusable now. If a file becomes unusable later, a warning is
         logged.
 
-        ``rejected`` is called with "token" for a wrong token, and with "rate" for a wrong token from a client that has
-        sent more than ``LOGINS``.
+        ``rejected`` is called with "token" for the first ``LOGINS`` wrong tokens of a client, and with "rate" for each
+        further wrong token.
         """
         self._rejected = rejected
         self._failed = FailedLogins()
         self._closed = threading.Event()
         self._token: _FileValue[bytes] | None = None
-        """The digest of the token; None if no token is required. While the digest is None because the token's file
-        became unusable, every token is refused."""
+        """The digest of the token; None if no token is required. If the token's file becomes unusable, the digest's
+        value is None, and every token is refused."""
         self._tls: _FileValue[ssl.SSLContext] | None = None
         if files.token_file is not None:
             self._token = _FileValue(_token, [files.token_file], "Token cannot be read, every login is refused")
@@ -175,8 +175,8 @@ class Access:
 def is_own_host(host: str, listen: str) -> bool:
     """Return True if a request's Host header names this server, which listens on a loopback address.
 
-    The check stops a foreign web page that made its own name resolve to the loopback address (DNS rebinding), because
-    the browser then sends the name of this page in the header.
+    The check stops DNS rebinding: a foreign web page makes its own host name resolve to the loopback address. The
+    browser then sends the foreign name in the header.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")

@@ -25,13 +25,13 @@ def get_loop_time(memory: Memory, wall: float) -> float:
 
 
 class Waiting(NamedTuple):
-    """A machine that will be deleted as an orphan, unless the loop finds a request for the machine before."""
+    """A machine that will be deleted as an orphan, unless the loop first finds a request for the machine."""
 
     name: str
     unlisted: bool = False
     """True if the machine has a request but HF's lists do not name the machine; False if the machine has no request."""
     at: float | None = None
-    """The earliest loop time of the delete if the brake is not latched from now on. None if the machine is never
+    """The earliest loop time of the delete, if the brake stays released from now on. None if the machine is never
     deleted, or if the limits are unknown."""
 
 
@@ -79,7 +79,8 @@ def find_forgotten_requests(
     """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
     the request before.
 
-    The loop counts only HF's calls since its own start, so it may cancel later than this function says.
+    The loop counts only HF's calls since its own start, so it may cancel a request some time after this function has
+    returned it.
     """
     if limits is None:
         return ()

@@ -49,8 +49,8 @@ class ConfigDrift:
         self._logged: list[Difference] = []
 
     def compare(self, *, refused: bool) -> None:
-        """Record the digests of the files that the loop uses, if they are new, and compare them with the digests that
-        the scripts recorded. ``refused``: see ``find_open_differences``."""
+        """Compare the digests of the loop's files with the digests that the scripts recorded. If the loop's digests are
+        new, record them first. ``refused``: see ``find_open_differences``."""
         try:
             self._state.note_in_force(self._digests())
             differences = find_open_differences(self._state.config_differences(), refused=refused)

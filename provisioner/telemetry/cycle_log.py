@@ -192,8 +192,8 @@ class RefusalLog:
         self._snapshots: dict[str, Snapshot] = {}
         """The last complete snapshot of each pool. While a pool cannot be observed, its last snapshot is kept."""
         self._waiting: Mapping[Key, Refusal] = {}
-        """The machines that wait now because their place refused them or an earlier machine, by pool, template and
-        error class."""
+        """The machines that wait now because of a refusal: their place refused them, or they are deferred after a
+        refusal. Summed by pool, template and error class."""
         self._unlogged: dict[Key, Refusal] = {}
         """The refusals that no log line contains yet."""
         self._logged_at: dict[Key, float] = {}

@@ -37,10 +37,11 @@ CONNECTIONS, SHARE = 256, 4
 """Maximum number of open connections, and a divisor: connections use at most 1/``SHARE`` of the file descriptors that
 the process may open, because the loop needs the rest."""
 LEAST_SECONDS = 0.5
-"""Minimum age in seconds of a connection that is closed to make room for a new one. Until then, the new connection
-waits. The time is enough for a TLS handshake and a request."""
+"""Minimum age in seconds of a connection that is closed to make room for a new one. If every open connection is
+younger, the new one waits. This age is enough for a TLS handshake and a request."""
 PAUSE_SECONDS = 0.1
-"""Seconds of pause after a connection could not be accepted for a reason that is not the client's fault."""
+"""Seconds for which the server pauses after it could not accept a connection, if the client did not cause the
+failure."""
 WORKERS = 2
 """Number of threads that make responses. The number is small, because the loop's thread waits while Python runs another
 thread."""
@@ -182,7 +183,8 @@ class _TlsStream(_Stream, SSLIOStream):
 class _OpenConnections:
     """The open connections, the oldest first.
 
-    If a connection has to be closed to make room, it is the oldest connection of the client with the most connections.
+    If a connection has to be closed to make room, the oldest connection of the client with the most connections is
+    closed.
     """
 
     def __init__(self, rejected: Callable[[str], None]) -> None:

@@ -16,7 +16,7 @@ MANY, SHARE = 2, 0.1
 machines that run there."""
 
 CODE = re.compile(r"OOMKilled|exit code \d+")
-"""Pattern of the words in the reason for a loss that say how the machine's program ended."""
+"""Pattern of the words about the end of a machine's program, in the reason for a loss."""
 
 STEPS = {
     LossCause.EXITED: "the program of the machines ends by itself: read its output (kubectl logs, Cloud Logging)",

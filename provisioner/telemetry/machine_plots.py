@@ -1,5 +1,5 @@
 """Plots of the machines wanted, running and pending, as SVG. A sample is taken each minute and kept for a day. The
-samples are not written to a file, so they end with the process."""
+samples are not written to a file, so they are lost when the process ends."""
 
 from __future__ import annotations
 

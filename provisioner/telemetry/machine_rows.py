@@ -35,7 +35,7 @@ class Row:
     window: int | None
     """Number of machines that may be pending now; None if the loop has not published its limits."""
     cap: int | None
-    """Maximum number of machines of the template, or of each template of the pool; None if there is no cap."""
+    """Maximum number of machines that the row may count; None if there is no cap."""
     last_error: Document | None
     """The last error: ``error`` (class), ``text``, the time ``at`` of the error, and its age ``at_seconds``; None if
     there is none."""

@@ -27,7 +27,7 @@ Key = TypeVar("Key", bound=str | tuple[str, ...])
 """Type of a series' label values: a text if the metric has one label, or a tuple if it has several."""
 
 CONFIGURED = None
-"""Placeholder for the values of a label that come from the configuration."""
+"""Placeholder for a label's values, if these values come from the configuration."""
 
 
 class Table(Collector, Generic[Key]):
@@ -90,8 +90,8 @@ class KindMetrics(Collector):
         self._kinds = kinds
         self._backends = {name: backend for name, backend in backends.items() if isinstance(backend, Measuring)}
         self._failed: set[str] = set()
-        """Pools whose backend raised an error at its last scrape. The error is logged only at the first of several
-        scrapes in a row."""
+        """Pools whose backend raised an error at the last scrape. An error that repeats at the next scrapes is logged
+        only once."""
         registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -128,14 +128,13 @@ class Metric(Generic[Made]):
     make: Callable[..., Made]
     name: str
     labels: Mapping[str, Iterable[str] | None]
-    """By label, the values for which a series is exported as zero from the start. None if the values come from the
-    configuration."""
+    """The labels. For each label: the values whose series are exported as zero from the start, or None if the values
+    come from the configuration."""
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Give type checkers the type of the metric, which the instance has under the same name. At run time this
-        method is not called, because Python finds the instance's attribute first. Raises AttributeError if it is
-        called."""
+        """Declare the type of the metric for type checkers. At run time Python finds the instance's attribute of the
+        same name, and does not call this method. Raise AttributeError if it is called."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:

@@ -196,8 +196,8 @@ class Metrics(Group):
         self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Export also the series of these pairs of pool and template, beside those of the configuration, because these
-        pairs have or had machines."""
+        """Export the series of these pairs, as well as the series of the configured pairs. These pairs have or had
+        machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()

@@ -16,8 +16,8 @@ from provisioner.telemetry.pool_status import PoolStatus
 from provisioner.telemetry.pool_windows import Document, Key, PoolFailure, format_count, format_local_time, past_fields
 
 ROW = 3
-"""Number of failures in a row, in a pool and template, after which an operator is needed because the failures will not
-end by themselves."""
+"""Number of failures in a row, in a pool and template, after which an operator is needed. So many failures do not end
+by themselves."""
 
 UNREADY = frozenset({ErrorClass.OTHER, ErrorClass.TIMEOUT})
 """Error classes of machines that were made but did not begin to run."""

@@ -169,8 +169,8 @@ class PoolStatusWriter:
         return {}
 
     def _update_refused_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
-        """Record the pools that refuse creates of a template. A pool refuses creates if the last create failed and
-        needs an operator."""
+        """Record the pools that refuse creates of a template. A pool refuses creates if its last create failed with an
+        error that an operator has to fix."""
         named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {

@@ -91,7 +91,7 @@ class Server:
         self._socket: socket.socket | None = None
         self._connections: Connections | None = None
         self.rejected: Callable[[str], None] = lambda reason: None
-        """A function that is called with the reason for each refused login, request or connection."""
+        """A function that is called for each refused login, request or connection, with the reason."""
 
     @property
     def url(self) -> str:

@@ -85,7 +85,7 @@ class StatusModel:
     holds: Document
     """The holds in force: ``current`` and ``problem``, as ``current_holds`` returns them."""
     refused: Sequence[Document]
-    """Refusals that last until an operator fixes the cause: of creates of a template, or of deletes."""
+    """Refusals of a template's creates, or of deletes, which last until an operator fixes the cause."""
     unseen: Sequence[Document]
     """The unseen pools, as ``unseen_documents`` returns them."""
     failing: Sequence[Document]
@@ -99,7 +99,7 @@ class StatusModel:
     ``deleted_at``.
 
     ``unlisted``: True if the machine has a request but HF's lists do not name the machine. ``deleted_at``: the earliest
-    time of the delete if the brake is not latched from now on; None if the machine is never deleted, or if the time is
+    time of the delete if the brake stays released from now on; None if the machine is never deleted, or if the time is
     unknown.
     """
     forgotten: Sequence[Document]
@@ -145,7 +145,7 @@ class StatusModel:
 
     @property
     def alarm_counts(self) -> Mapping[str, int]:
-        """Return the number of alarms by the words in capitals with which they begin."""
+        """Return the number of alarms by their first words, which are in capitals."""
         texts = [*self.alarms, *["BRAKE"][: self.brake is not None]]
         capitals = (re.match("[A-Z]+(?: [A-Z]+)*", text) for text in texts)
         return Counter(found[0] for found in capitals if found)
@@ -331,8 +331,8 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield alarms about machines that ended, that do not run, or that still exist though they should be gone, and
-    about slots for which the loop stopped all actions until an operator has checked them."""
+    """Yield alarms about machines that ended, that do not run, or that still exist though they should be gone. Yield
+    also alarms about slots that the loop leaves alone until an operator has checked them."""
     yield from loss_lines(status.losses, quiet=False)
     for one, count in _count_by_reason(status.down):
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"

@@ -59,7 +59,8 @@ sentences than the page shows. Without this limit the page would be slow, becaus
 day has fifty thousand lines."""
 
 FRESH = 1.0
-"""Seconds for which a reading of the state files is used again. So many open pages cost little more than one page."""
+"""Seconds for which a reading of the state files is used again. With this reuse, many open pages cost little more than
+one page."""
 
 TimelineRow = tuple[str, str]
 """The time of an event as text, and the event as a sentence."""

@@ -35,8 +35,8 @@ class Subject(NamedTuple):
 
     @property
     def request(self) -> str:
-        """Return the id of the request: for a request the subject itself, for a machine the request in its name. Empty
-        for other kinds."""
+        """Return the id of the request. For a request it is the subject's id; for a machine it is the request's id in
+        the machine's name. Return an empty text for other kinds."""
         if self.kind is Kind.REQUEST:
             return self.id
         return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""

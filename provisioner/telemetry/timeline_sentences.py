@@ -38,8 +38,8 @@ class Sentence(NamedTuple):
 
     at: float
     until: float
-    """The time of the last event that the sentence contains. For a single event it is ``at``, or the time at which the
-    event ended."""
+    """The time at which the last event in the sentence ended. For a single event without a duration, this time is
+    ``at``."""
     event: str
     text: str
 

@@ -47,7 +47,7 @@ HELD_BACK = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF, PendingReaso
 """Reasons that last as long as machines of the pool fail."""
 
 BY_WINDOW = frozenset({PendingReason.WINDOW, PendingReason.BACKOFF})
-"""Reasons that have their cause in a window in memory. The cause is the same for all requests."""
+"""Reasons whose cause is recorded in a window in memory. The cause is the same for all requests."""
 
 MET = DESIRED | {Verdict.CANCELLED}
 """Verdicts of slots whose machines need no replacement."""
@@ -147,8 +147,8 @@ class UnmetDocuments:
         return self._pool_status.unseen.get(one.pool, "its newest observation is too old or not trusted"), since
 
     def _holders_of(self, one: Unmet, template: str) -> Mapping[str, int]:
-        """Return the number of machines that use the cap, by request, the largest first. The cap is of one template, or
-        of all templates together."""
+        """Return the number of machines that use the cap, by request, the largest number first. The cap limits one
+        template, or all templates together."""
         key = (one.pool, "" if one.text == TOTAL else template)
         if key not in self._holders:
             users = Counter({"": len(self._pool_status.orphans.get(one.pool, ()))})
@@ -199,8 +199,8 @@ def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapp
 def unmet_lines(request: Document, *, loop_acts: bool, dated: Container[str] = ()) -> Iterator[str]:
     """Yield a line for each pool and reason for which the request misses machines.
 
-    ``loop_acts``: True if a loop runs and plans. ``dated``: pools that are unseen since a time that an alarm has shown
-    already.
+    ``loop_acts``: True if a loop runs and plans. ``dated``: unseen pools whose alarm already shows a time, so that
+    their lines need none.
     """
     for one in request["missing"]:
         where = f" in {one['pool']}" if one["pool"] else ""

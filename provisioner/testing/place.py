@@ -49,8 +49,8 @@ class Place(ABC):
     patience: float = 30.0
     """Seconds within which each change has taken effect in the place."""
     call: float = 3.0
-    """Time-out of a call in seconds. Tests with a place that hangs halve this value, so a backend must read it when it
-    is made."""
+    """Time-out of a call in seconds. Tests with a place that hangs halve this value, so a backend must read the value
+    when the backend is made."""
     shows_since = True
     """True if the place shows when a wait in its queue began."""
     shows_start = True
@@ -132,14 +132,14 @@ class Place(ABC):
 
     def environment(self, name: str) -> Mapping[str, str] | None:
         """Return the environment in which a running machine was started. Return None if the place does not show
-        environments, or if each machine is a host that has its name anyway."""
+        environments, or if each machine is a host, which knows its name without a variable."""
         return None
 
     # --- actions of others --------------------------------------------------------------------------------------------
 
     @abstractmethod
     def spawn_foreign(self, name: str) -> None:
-        """Make a machine of this name as another user."""
+        """As another user, make a machine with this name."""
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
@@ -151,13 +151,13 @@ class Place(ABC):
         """Remove from a machine the labels or comments that make it ours, so that the machine has strayed."""
 
     def remove_stray(self, name: str) -> None:
-        """Delete a strayed machine as an operator. Implement this only if the backend may not delete strayed
+        """As an operator, delete a strayed machine. Implement this only if the backend may not delete strayed
         machines."""
         raise NotImplementedError(f"the backend deletes {name} itself")
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Delete a machine as another user, and wait until it is gone."""
+        """As another user, delete a machine. Wait until the machine is gone."""
 
     @abstractmethod
     def recreate(self, name: str) -> None:
@@ -184,7 +184,7 @@ class Place(ABC):
         return False
 
     def hold(self) -> bool:
-        """Keep machines that are created from now on in the place's queue. Return False if the place has no queue."""
+        """From now on, keep new machines in the place's queue. Return False if the place has no queue."""
         return False
 
     def release(self) -> None:
@@ -192,8 +192,8 @@ class Place(ABC):
         raise NotImplementedError("the place has no queue")
 
     def starve(self, reason: ErrorClass) -> bool:
-        """Accept creates from now on, but let the machines wait for the reason that there is no room (STOCKOUT) or that
-        a limit is reached (QUOTA).
+        """Accept creates from now on, but let the machines wait, and show the reason: the place has no room (STOCKOUT),
+        or a limit is reached (QUOTA).
 
         Return False if the place refuses such creates, or does not show the reason.
         """

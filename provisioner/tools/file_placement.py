@@ -78,8 +78,8 @@ def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
     for copies.
 
     Return the directory with copies of the replaced files; None if no file was replaced. A replaced file keeps its
-    owner and group. A new file gets owner and group of its directory. Raises OSError before any file is replaced, or
-    StateUnwritable.
+    owner and group. A new file gets owner and group of its directory. Raises OSError, before any file is replaced, if a
+    change is not permitted. Raises StateUnwritable if a write fails.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):
         _make_directory(directory)

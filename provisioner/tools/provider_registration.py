@@ -193,7 +193,7 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
 
 
 def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
-    """Return the entry of an existing requestor with this provider, and with all keys for which the settings file has a
+    """Return the entry of an existing requestor. Add this provider, and set all keys for which the settings file has a
     value.
 
     A requestor without providers is enabled, because ``without_requestor`` may have disabled it. Every other requestor

@@ -76,7 +76,8 @@ class Rendering:
 
     def files(self, conf: Path) -> dict[Path, Rendered]:
         """Return all files below ``conf``, which is HostFactory's configuration directory. Registration files come
-        last, so that HostFactory finds the other files. Raises ConfigError with all problems."""
+        last, so that all other files exist when HostFactory reads a registration file. Raises ConfigError with all
+        problems."""
         registrations = self._registrations(conf)
         if self._problems:
             raise ConfigError(self._problems)

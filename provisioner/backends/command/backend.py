@@ -48,7 +48,7 @@ class CommandBackend(ListingBackend[Record]):
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
 
     def close(self) -> None:
-        """End all waits for permission to start a program, and start no further program."""
+        """Start no further program, and end the waits of threads that want to start one."""
         self._commands.close()
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -133,7 +133,7 @@ class CommandBackend(ListingBackend[Record]):
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Record) -> MachineEnd | None:
-        """Return how a job has ended if its record need not be deleted; None for any other job."""
+        """Return how a job has ended; None if the job has not ended or its record must be deleted."""
         ended = job.kind == "gone" and not self._settings.cleanup
         return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
 
@@ -160,7 +160,7 @@ class CommandBackend(ListingBackend[Record]):
         return self._addresses.locate(machine, host) if host else machine
 
     def _place_of(self, job: Record, created: int) -> tuple[str, int]:
-        """Return the host of a running machine, and the epoch seconds at which the machine started."""
+        """Return the host of a running machine, and its start in epoch seconds."""
         host = job.address or host_name(job.host) or self._settings.list.host
         launched = self._epoch(job.started) or created or self._launched.setdefault(job.uid, int(time.time()))
         return host or "", launched

@@ -17,7 +17,7 @@ from provisioner.model import ErrorClass
 MOST_OUTPUT = 64 << 20
 """Maximum number of bytes that a program may print."""
 GRACE_SECONDS = 5.0
-"""Seconds between SIGTERM and SIGKILL for a program that took too long."""
+"""Seconds between SIGTERM and SIGKILL, which end a program that runs for too long."""
 MINUTE = 60.0
 
 

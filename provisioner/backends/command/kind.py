@@ -34,7 +34,7 @@ class Command(Kind[CommandPool]):
     distribution = extra("loop")
     docs = "docs/command.md"
     longest_call = 35.0
-    """Seconds for a program (30 s), and for its end after SIGTERM (5 s)."""
+    """Seconds for a program (30 s) plus the seconds for its end after SIGTERM (5 s)."""
 
     def factory(self, site: Site) -> Callable[[CommandPool], Backend]:
         """Return a function that makes backends."""

@@ -144,8 +144,8 @@ def _text(value: object) -> str:
 
 
 def epoch(created: str, time_format: str | None) -> int:
-    """Return a time in a record as epoch seconds; 0 if ``time_format`` is None. Raise ValueError for a time in another
-    format. A time without a zone is in this host's zone."""
+    """Return a time in a record as epoch seconds; 0 if ``time_format`` is None. A time without a zone is in this host's
+    zone. Raise ValueError for a time in another format."""
     if not created or time_format is None:
         return 0
     if time_format == "epoch":

@@ -1,7 +1,7 @@
 """Raw requests to one Kubernetes API server. Each request is tried once, with its own time-out. Each refusal gets one
 of a few error classes.
 
-The typed models of the official client would take three times the processor time of the request.
+The official client is not used, because its typed models would take three times the processor time of the request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KubeTimes:
     """Longest silence of a watch. Servers send a bookmark about every 60 s, so after a longer silence the stream is
     dead."""
     blind: float = 10.0
-    """Time for which a cache stays valid without its stream. If a stream is only restarted, the cache stays valid."""
+    """Time for which a cache stays valid without a stream of changes. This is long enough to restart a stream."""
     first_observation: float = 10.0
     """Longest wait of the first observation for the first list."""
     stream: float = 270.0
@@ -57,11 +57,11 @@ class KubeTimes:
     last_retry: float = 10.0
     """Longest pause between two attempts."""
     waiting: float = 3.0
-    """Time for which a pod must wait, for a node or on its node, before its Events are read. Most pods wait for a
+    """The Events of a pod are read if the pod has waited this long, for a node or on its node. Most pods wait for a
     shorter time."""
     events: float = 15.0
-    """Pause between two readings of Events. An autoscaler acts about every 10 s, and its messages only inform
-    operators."""
+    """Pause between two readings of Events. A shorter pause would not help: an autoscaler acts about every 10 s, and
+    its messages only inform operators."""
 
 
 USUAL_TIMES = KubeTimes()
@@ -71,8 +71,8 @@ _QUOTA_WORDS: Mapping[str, ErrorClass] = {
     " is forbidden: failed quota: ": ErrorClass.INVALID,
     " is forbidden: status unknown for quota: ": ErrorClass.UNAVAILABLE,
 }
-"""Error classes by texts about a namespace's quota: the quota is used up, counts resources that the pod spec lacks, or
-is new."""
+"""Error classes by texts about a namespace's quota: the quota is used up; the quota counts a resource that the pod spec
+does not set; or the quota is new."""
 _OWN_STATUSES = dict.fromkeys((413, 415, 422), ErrorClass.INVALID) | {504: ErrorClass.TIMEOUT}
 
 
@@ -105,8 +105,8 @@ class Access(Protocol):
         plain HTTP."""
 
     def failed(self, way: Way) -> None:
-        """Note that the address could not be reached, or that it belongs to a wrong server. Raise BackendError if the
-        files of the login cannot be used."""
+        """Note that no server responded at the address, or a wrong server. Raise BackendError if the files of the login
+        cannot be used."""
 
 
 @dataclass(slots=True)

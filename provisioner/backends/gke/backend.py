@@ -31,15 +31,16 @@ from provisioner.model import Create, Delete, ErrorClass, Failure, MachineEnd, O
 from provisioner.names import REQUEST_ID_LENGTH, machine_name
 
 POD_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{,251}[a-z0-9])?")
-"""Shape of a pod's name. HF may name any host, and a name of any other shape could lead a call to another resource."""
+"""Shape of a pod's name. Names from HF are checked, because HF may name any host, and a name of another shape could
+lead a call to another resource."""
 
 
 STRAYED = "pods that run on without our labels, which were removed: {}, e.g. {}: only a return deletes them"
 
 
 class GkeBackend:
-    """The backend of a pool of pods. The cache applies changes in the order in which the server made them, and contains
-    a pod of ours as soon as the server has accepted its create."""
+    """The backend of a pool of pods. Its cache of pods applies changes in the order in which the server made them. The
+    cache contains a pod of ours as soon as the server has accepted its create."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class GkeBackend:
         """Read the pod spec. Raise BackendError if there is no spec, or if the configuration names no cluster.
 
         ``prefix``: beginning of the name of a dry-run pod. ``namespaces``: connections and watches that several pools
-        share; without ``namespaces``, the pool has its own.
+        share; if it is not given, the pool has connections and a watch of its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -70,7 +71,7 @@ class GkeBackend:
         """Monotonic time and loop time at which the list behind the observations began; None without a watch or before
         the first list. The loop time is computed only once for each list."""
         self._endpoint_identity = ""
-        """Endpoint identity for ``Snapshot.endpoint_identity``. The identity was read after the list."""
+        """Value of ``Snapshot.endpoint_identity``, read after the list."""
 
     def start(self, wake: Callable[[], None]) -> None:
         """Begin to watch. Without a watch, each observation lists the pods."""
@@ -84,8 +85,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once, and changes by others
-        at the latest when a silent stream counts as dead.
+        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once. Changes by others may
+        be missing for as long as a silent stream does not count as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
@@ -145,7 +146,7 @@ class GkeBackend:
 
     @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings about our rights, and about a dry run that creates a pod under a name that no machine has."""
+        """Return findings about our rights and about a dry run of a create, with a name that no machine has."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()

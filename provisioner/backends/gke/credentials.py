@@ -34,8 +34,9 @@ MALFORMED = (*CREDENTIALS_ERRORS, kubernetes.config.ConfigException, yaml.YAMLEr
 
 
 KEEP_SECONDS = 5.0
-"""Seconds for which the header from a kubeconfig is cached, because to read the header from the official client takes
-half as long as a request. The client renews credentials minutes before they expire."""
+"""Seconds for which the header from a kubeconfig is cached. Without the cache, the official client would need half the
+time of a request to compute the header. A cached header stays valid, because the client renews credentials minutes
+before they expire."""
 
 
 class Credentials(Protocol):
@@ -48,7 +49,7 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Anonymous:
-    """An object in place of credentials for a server on plain HTTP, to which no secret is sent."""
+    """The object that stands for credentials if the server is on plain HTTP. Such a server gets no secret."""
 
     advice: str
     """Advice for an operator if the server wants credentials."""

@@ -23,8 +23,8 @@ PLUGIN_SECONDS = 30.0
 MOST_OUTPUT = 1 << 20
 """Maximum number of bytes that a plugin may print. A token has a few thousand bytes."""
 EARLY_SECONDS = 30.0
-"""Seconds before the expiry of a token at which the token is renewed. If a quarter of the token's life is shorter, this
-quarter applies. Tokens are renewed early, because a create that is refused for an old token costs a slot."""
+"""A token is renewed this many seconds before its expiry, or a quarter of the token's life before it if the quarter is
+shorter. Reason: if a create is refused because the token has expired, its slot is lost."""
 HINT = "install it where the provisioner runs, or let the pool name endpoint and credentials instead of a kubeconfig"
 
 

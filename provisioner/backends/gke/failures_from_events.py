@@ -1,7 +1,7 @@
 """Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write about waiting pods.
 
-The Events are messages, never state. If an Event is lost, late or refused, operators read another reason, and the
-machines stay as they are.
+The Events are messages, never state. If an Event is lost or late, or if we may not read Events, operators read another
+reason. The machines are not affected.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ place has no machines, for example ``GCE out of resources``, ``IP space exhauste
 FITS_NO_GROUP = re.compile(
     r"(?=.*insufficient )pod didn't trigger scale-up: (\d+ (insufficient \S+|node\(s\) ((?!, \d).)+)(, (?=\d)|$))+"
 )
-"""Messages of NotTriggerScaleUp in which each node group is too small or unsuitable for the pod, and at least one group
-is too small. If no group were too small, the message would prove nothing, because it may leave out suitable groups. A
-message about a group that only has to wait does not match."""
+"""Messages of NotTriggerScaleUp that say: each node group is too small or unsuitable for the pod, and at least one is
+too small. A message without a group that is too small proves nothing, because the message may leave out suitable
+groups. A message about a group that only has to wait does not match."""
 
 LARGER = "the pod fits no node that this cluster can add; correct its requests, or add a node pool with larger nodes: "
 """Advice for an operator, before the autoscaler's message."""
@@ -106,8 +106,8 @@ class PodEvents:
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """Return for each waiting pod the reason in its newest Event. A pod on a node without an Event has the reason
-    ``NOT_PREPARED``. A pod without a node and without an Event is left out."""
+    """Return for each waiting pod the reason in its newest Event. A pod without an Event has the reason
+    ``NOT_PREPARED`` if it has a node, and is left out if it has none."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")
@@ -119,8 +119,8 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
 
 
 def _newest_event(events: Iterable[Event]) -> Event:
-    """Return the newest Event. A ``SYMPTOM`` that follows another Event, and a NotTriggerScaleUp that follows a
-    FailedScaleUp, do not count, because the earlier Event says more."""
+    """Return the newest Event. Two kinds of Events do not count, because the Event before them says more: a ``SYMPTOM``
+    after any other Event, and a NotTriggerScaleUp after a FailedScaleUp."""
     word: Event = {}
     for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)

@@ -40,8 +40,8 @@ def gates(pod: Pod) -> list[str]:
 
 
 def hindrance(metadata: Mapping[str, Any]) -> Failure | None:
-    """Return a failure that names the finalizers of a terminating pod; None if the pod has none and waits only for its
-    kubelet."""
+    """Return a failure that names the finalizers of a terminating pod; None if the pod has no finalizers, because it
+    then waits only for its kubelet."""
     finalizers = ", ".join(metadata.get("finalizers") or ())
     return _shared(ErrorClass.OTHER, words(f"it waits for its finalizers: {finalizers}")) if finalizers else None
 
@@ -89,8 +89,8 @@ def _end_failure(pod: Pod) -> Failure | None:
 
 
 def _scheduling_failure(scheduled: Mapping[str, Any], gates: Sequence[str]) -> Failure | None:
-    """Return why the pod has no node: gates block it, or no node fits. Return None if the gates are removed and only
-    the condition still names gates."""
+    """Return why the pod has no node: gates block the pod, or no node fits. Return None if the condition still names
+    gates although all gates are removed."""
     reason = scheduled.get("reason")
     if reason == "SchedulingGated":
         return _make_failure(ErrorClass.OTHER, scheduled, more=", ".join(gates)) if gates else None
@@ -111,8 +111,8 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return how a container failed before its last restart, if the container is not ready yet; None if there is no
-    such container. This failure is used if the pod's status shows no other reason."""
+    """Return how a container failed before its last restart. Only a container that is not ready yet counts; None if
+    there is none. Callers use this failure if the pod's status shows no other reason."""
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):

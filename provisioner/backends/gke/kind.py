@@ -53,7 +53,7 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return settings with the address as the endpoint, and without cluster and login."""
+        """Return settings that have the address as the endpoint and name no cluster and no login."""
         return {"kubeconfig": None, "context": None, "ca_file": None, "credentials": None, "endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
@@ -70,7 +70,8 @@ class Gke(Kind[GkePool]):
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """Return warnings about fields of the pod spec that are overwritten or unknown, or hide the end of a pod."""
+        """Return warnings about three kinds of fields of the pod spec: fields that are overwritten, that are unknown,
+        or that hide the end of a pod."""
         # The client's models take a third of a second to load.
         with require_packages(self.distribution):
             from provisioner.backends.gke.own_pods import OWN_LABELS
@@ -95,8 +96,8 @@ class Gke(Kind[GkePool]):
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """Return the problem of a pod spec file; None if it has none. The file must be below ``directory``, because HF's
-    users edit the templates that name it."""
+    """Return the problem of a pod spec file; None if it has none. A file outside ``directory`` is a problem, because
+    users of HF edit the templates that name the file."""
     path = directory / written
     try:
         if not path.resolve().is_relative_to(directory.resolve()):

@@ -1,7 +1,7 @@
 """Checks of the rights that the loop needs in a namespace, and a dry run of the create of a pod.
 
-The server decodes, admits and counts a dry-run pod like any other pod. So the dry run also tests namespace, fields,
-amounts, webhooks and quotas.
+The server decodes and admits a dry-run pod, and checks quotas, as for any other pod. So the dry run also tests
+namespace, fields, amounts and webhooks.
 """
 
 from __future__ import annotations

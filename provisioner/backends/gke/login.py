@@ -58,7 +58,7 @@ class Reading:
     signature: object = ()
     """Key of the files' state, taken before the files were read (``signature`` in ``proxies_and_authorities``)."""
     login: str = ""
-    """Text that names the files with the credentials; empty for ``GoogleToken``, which names its file itself."""
+    """Text that names the files with the credentials; empty for a ``GoogleToken``, which has such a text of its own."""
     problem: str = ""
     """Reason why certificate, key or certificate authorities are unusable, perhaps because a file is being replaced."""
 
@@ -114,8 +114,8 @@ class Login:
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again after a call by ``way`` failed, unless another way has replaced ``way`` or the last such
-        reading was less than ``RENEW_SECONDS`` ago.
+        """Read all files again, because a call by ``way`` failed. Do nothing if another way has replaced ``way``, or if
+        the last such reading was less than ``RENEW_SECONDS`` ago.
 
         Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
         """
@@ -211,8 +211,8 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the error on one line. If the document has an unexpected structure, add an introduction, because Python's
-    own message is then unclear."""
+    """Return the error's message on one line. Begin it with an explanation if the document has an unexpected structure,
+    because Python's own message is unclear."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     error_message = words(str(error)).rstrip(".")

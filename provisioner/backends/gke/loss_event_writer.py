@@ -1,5 +1,5 @@
 """Events on pods that ended without a delete by the loop, for ``kubectl get events`` and the cluster's log. The Events
-are never state. If many pods are lost at once, only some get an Event of their own, so that few calls are needed."""
+are never state. If many pods are lost at once, only some get an Event of their own, to save calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = 10
 """Number of pods in each batch that get an Event of their own. One more Event per pool counts the other pods."""
 
 CLOSE_SECONDS = 2.0
-"""Seconds to wait until Events under way are sent. Sending that takes longer ends with the process."""
+"""Longest wait in seconds for Events that are being sent. If the sending takes longer, it ends with the process."""
 
 FAILED = "FailedToRun", "did not run, or ended before its request did"
 ENDS: Mapping[LossCause, tuple[str, str]] = {
@@ -108,7 +108,7 @@ class LossEvents:
                 log.exception("Events were not written", extra={"path": self._path})
 
     def _next_unsent(self) -> UnsentLosses | None:
-        """Return the waiting losses. If there are none, note the end of the sending and return None."""
+        """Return the waiting losses. If there are none, note that no thread is sending any more, and return None."""
         with self._lock:
             waiting, self._unsent = self._unsent, UnsentLosses()
             if self._is_refused or not waiting.each:

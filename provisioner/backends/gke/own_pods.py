@@ -1,6 +1,6 @@
 """The machine of a pod, and the labels and the name that make a pod ours. The functions are pure.
 
-Typed models would take more time than the request that fetched the pods.
+The functions read JSON, because typed models would take more time than the request that fetched the pods.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Identity:
 
     @property
     def manager(self) -> str:
-        """Return the field manager of our creates. The server records the field manager in the pod, and policies do not
-        remove it."""
+        """Return the field manager of our creates. The server records the field manager in the pod. Policies may remove
+        labels, but do not remove the field manager."""
         name = f"{self.provisioner}:{self.pool}"
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if a pod is ours although its labels may be gone: it has the ``uid``, or, if ``uid`` is empty,
-        our field manager."""
+        """Return True if a pod is ours, whatever its labels: the pod has the ``uid``; or ``uid`` is empty, and the pod
+        has our field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 

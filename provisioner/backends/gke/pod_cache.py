@@ -31,7 +31,7 @@ MOST_PODS = 500 * MOST_PAGES
 """Largest number of pods in a list and in a cache. The largest GKE cluster has as many pods."""
 
 FAILED = "FailedScaleUp"
-"""Reason of an autoscaler's Event on a pod if the autoscaler could not get a node for the pod."""
+"""Reason of an autoscaler's Event on a pod: the autoscaler could not get a node for the pod."""
 
 
 def check_number(pods: int) -> None:
@@ -56,10 +56,10 @@ class PodCache:
         self._endings: dict[str, tuple[Ending, float]] = {}
         """Announced ends of pods, each with the monotonic time at which the end became known, by name."""
         self._created: dict[str, int] = {}
-        """Names of pods known only from the responses to our creates, each with the response's version."""
+        """Names of pods that only the responses to our creates have shown, each with the response's version."""
         self._causes: dict[str, tuple[LossCause | None, float]] = {}
         """Causes of pods' ends, each with the monotonic time at which the cause became known, in the order of time. The
-        cause is None if the watch reported the pod as deleted while the pod neither had ended nor was terminating."""
+        cause is None if the watch reported a delete, but no end and no termination before."""
         self._waits: dict[str, tuple[Wait, float]] = {}
         """Waiting pods by name, each with the monotonic time at which the wait began."""
         self._reasons: Mapping[Wait, Failure] = {}
@@ -101,7 +101,7 @@ class PodCache:
     def add_created(self, pod: Pod) -> None:
         """Add the pod in the response to our create, unless the watch is already at a newer version.
 
-        So every later observation contains a machine whose create was accepted, even if the watch is late.
+        So every observation after the response contains the machine, even if the watch is late.
         """
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
@@ -135,8 +135,8 @@ class PodCache:
             return self._machines
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return the causes of the pods that ended in the last ``CAUSE_SECONDS``, by name, including pods that no
-        observation has shown. The cause is UNKNOWN if no watch showed it."""
+        """Return, by name, why pods ended in the last ``CAUSE_SECONDS``. Pods that no observation has shown are
+        included. The cause is UNKNOWN if no watch showed the cause."""
         with self._lock:
             before = self._clock() - CAUSE_SECONDS
             while self._causes and self._causes[oldest := next(iter(self._causes))][1] < before:
@@ -144,7 +144,7 @@ class PodCache:
             return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Return the sought names whose pods an observation reads by name, each with the expected uid; at most
+        """Return the sought names that an observation reads one by one, each with the expected uid; at most
         ``MOST_ASKED``.
 
         Names whose cause of end is known are left out. Strayed machines come first.
@@ -157,7 +157,7 @@ class PodCache:
         """Return all machines, including strayed machines. If no machine has changed, return the same object as before.
 
         ``there``: the existing pods with the names in ``sought``, whoever owns them. ``sought``: the expected uid of
-        each name. A pod with our labels that the cache lacks has not strayed: the cache has only missed an event.
+        each name. A pod with our labels has not strayed if the cache lacks it: the cache has only missed an event.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
@@ -226,8 +226,8 @@ class PodCache:
             self._drop(name, LossCause.UNKNOWN)
 
     def _machine(self, name: str, now: float) -> Machine | None:
-        """Return a machine as observations contain it; None if it is gone. If its name does not resolve yet, the
-        machine is pending, and the name is checked again next time."""
+        """Return a machine for a snapshot; None if it is gone. A machine is pending as long as its name does not
+        resolve."""
         machine = self._pods.get(name)
         if machine is None:
             return None
@@ -243,8 +243,8 @@ class PodCache:
 
 
 def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
-    """Return a waiting machine with the reason from its last Events. A machine whose node has only begun to prepare it
-    has no reason."""
+    """Return a waiting machine with the reason from its last Events. A machine has no reason as long as its node is
+    only preparing it."""
     why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, spills_at_once=why is not None and why.error.has_no_room)

@@ -1,7 +1,7 @@
-"""Unknown fields of a pod, found with the models of the official client. No I/O, clock or logger.
+"""Fields of a pod that the models of the official client do not have. No I/O, clock or logger.
 
-A server silently drops an unknown field unless it validates strictly. A server that is newer than the client may know
-the field.
+A server silently drops a field that it does not know, unless the request asks for strict validation. A server that is
+newer than the client may know the field.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The pod that a pool makes. The pod is read as YAML or JSON (a Pod manifest or only its ``spec``) and completed for
-each slot.
+"""The pod that a pool makes. A file contains the pod as YAML or JSON (a Pod manifest or only its ``spec``), and the pod
+is completed for each slot.
 
 Only these parts of the pod change:
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 MEBIBYTE = 1024**2
 
 AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)(?:[eE]([+-]?[0-9]{1,2})|(m|k|[KMGTPE]i?)?)")
-"""A Kubernetes quantity in a form that is used for processors and memory."""
+"""A Kubernetes quantity, in the forms that are usual for processors and memory."""
 QUANTITY = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+|[numk]|[KMGTPE]i|[MGTPE])?")
 """A Kubernetes quantity, as the API server accepts it (apimachinery, resource.ParseQuantity)."""
 PLACEHOLDER = re.compile(r"\{\{(machine|request|template)\}\}")
@@ -110,7 +110,8 @@ class PodSpecFile:
             return self._spec
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problem of the file if its present content is not in force; an empty tuple if it is."""
+        """Return the problem of the file if its present content is not in force; an empty tuple if the content is in
+        force."""
         said = self._refused_message
         return (f"the earlier pod spec stays in force, because the file is refused: {said}",) if said else ()
 
@@ -263,8 +264,9 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
     """Return the effective request of a pod for a resource, as the scheduler computes it.
 
-    Init containers run one by one, each beside the sidecars that were started before it; the other containers run
-    beside all sidecars. A request of the whole pod replaces the result. The overhead of its runtime is added.
+    Init containers run one by one, together with the sidecars that were started before. The other containers run
+    together with all sidecars. If the whole pod has a request, this request replaces the computed one. The overhead of
+    the pod's runtime is added.
     """
     sidecars = peak = 0.0
     for container in spec.get("initContainers") or ():

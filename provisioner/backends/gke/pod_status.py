@@ -23,8 +23,8 @@ DISRUPTIONS: Mapping[str, LossCause] = {
     "DeletionByTaintManager": LossCause.NODE,
     "DeletionByPodGC": LossCause.NODE,
 }
-"""Causes of loss by the reason of the DisruptionTarget condition. For TerminationByKubelet, ``KUBELET_ENDINGS``
-decides."""
+"""Causes of loss by the reason of the DisruptionTarget condition. The causes for TerminationByKubelet are in
+``KUBELET_ENDINGS``."""
 
 KUBELET_ENDINGS: Mapping[str, LossCause] = {"shutdown": LossCause.NODE, "preempt": LossCause.PREEMPTED}
 """Causes of loss by a word in the message of TerminationByKubelet. Without such a word, the kubelet evicted the pod
@@ -58,7 +58,7 @@ SPOT_SELECTORS = frozenset({*(f"{taint}=true" for taint in SPOT_TAINTS), "cloud.
 """Taints and labels of GKE's Spot and preemptible nodes."""
 
 RECENT = 1024
-"""Number of values that are remembered. A value that many pods share is then in memory only once."""
+"""Number of values that a cache keeps, so that a value of many pods is in memory only once."""
 
 
 def is_terminating(pod: Pod) -> bool:
@@ -72,8 +72,8 @@ def node_of(pod: Pod) -> str:
 
 
 def phase_of(pod: Pod) -> Phase:
-    """Return the phase of a pod. A pod whose deletion was requested is STOPPING, even after its containers have
-    ended."""
+    """Return the phase of a pod. If the pod's deletion was requested, the pod is STOPPING, even after its containers
+    have ended."""
     status = pod.get("status") or {}
     if is_terminating(pod):
         return Phase.STOPPING
@@ -105,8 +105,8 @@ def has_ended(pod: Pod) -> bool:
 
 
 def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
-    """Return True if the kubelet will start the ended container again, by the container's restart rules, or else by the
-    container's restart policy."""
+    """Return True if the kubelet will start the ended container again. The container's restart rules decide this; if no
+    rule applies, the container's restart policy."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):
@@ -144,8 +144,8 @@ def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
 
 
 def _best_cause(pod: Pod) -> LossCause:
-    """Return the cause from the first source that has one: the disruption, the kubelet's reason, the deletion, the
-    containers."""
+    """Return the cause from the first source that names a cause, in this order: the disruption, the kubelet's reason,
+    the deletion, the containers."""
     status = pod.get("status") or {}
     disrupted = disruption(status)
     if disrupted.get("reason") == "TerminationByKubelet":

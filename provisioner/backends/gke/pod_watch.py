@@ -1,4 +1,4 @@
-"""Pod caches, kept up to date by a list of all pods and by the server's watch as long as a pool uses them.
+"""The watch of a namespace's pods, which keeps the caches of all its pools up to date.
 
 The caches count as current only while the watch's thread can prove that they are.
 
@@ -32,12 +32,12 @@ from provisioner.model import ErrorClass, Failure
 log = logging.getLogger(__name__)
 
 STEADY_SECONDS = 0.5
-"""Seconds for which a stream must last, so that its end does not count as a failure."""
+"""Seconds for which a stream must last. The end of a shorter stream counts as a failure."""
 CLOSE_SECONDS = 2.0
 """Seconds to wait for the end of the thread. A thread that takes longer ends with the process."""
 STREAMED_LIST: Mapping[str, str | int] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
-"""Query for a list at the beginning of a watch. Without a version, the list is as new as the request. With version 0,
-the list might be older than what we have seen (Kubernetes API concepts, "Streaming lists")."""
+"""Query for a list at the beginning of a watch. The query names no version, so the list is as new as the request. With
+version 0, the list could be older than events that we have seen (Kubernetes API concepts, "Streaming lists")."""
 END_OF_LIST = "k8s.io/initial-events-end"
 """Annotation of the bookmark after the last pod of a streamed list."""
 REFUSALS = frozenset({400, 422})
@@ -48,11 +48,11 @@ from then on. For example, a server whose etcd does not report its progress send
 
 
 class Disordered(Exception):
-    """Raised if a stream cannot be followed any further. The pods are then listed again."""
+    """Raised if a stream cannot be followed any further, so that the pods must be listed again."""
 
 
 class NoStreamedLists(Exception):
-    """Raised if a server does not stream lists. Pages are then read instead."""
+    """Raised if a server does not stream lists, so that the lists must be read in pages."""
 
 
 class PodWatch:
@@ -142,9 +142,9 @@ class PodWatch:
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _list_or_resume(self) -> None:
-        """Resume the watch from the last version. List the pods if the version is unknown or too old, or on request.
+        """Resume the watch from the last version; list the pods if the version is unknown or too old, or on request.
 
-        A list that is requested as a check is read in pages, because the server's stream or its cache may be wrong.
+        A requested list is read in pages, because the server's stream or the server's cache may be wrong.
         """
         self._began_at, wanted = time.monotonic(), self._is_list_wanted.is_set()
         if (host := self._api.access.host()) != self._host:
@@ -180,7 +180,7 @@ class PodWatch:
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
         """Follow one stream to its end. The end is no error, because servers disconnect slow readers silently.
 
-        With ``pods``, the stream begins with a list. The list counts only after the bookmark at its end.
+        If ``pods`` is given, the stream begins with a list, which counts only after the bookmark at its end.
         """
         self._stream = stream = self._open(begin, pods)
         try:

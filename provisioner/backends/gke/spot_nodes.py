@@ -1,8 +1,8 @@
-"""The nodes that Google may preempt, by their labels. The labels are read when a pod runs on a node that is not known
-yet.
+"""The nodes that Google may preempt, by their labels. If a pod is bound to a node that is not known yet, the labels are
+read again.
 
-A compute class may choose Spot nodes although no field of the pod shows this choice; only the node's labels show it.
-The labels are used only to name the cause of a machine's end, and are not stored.
+A compute class may choose Spot nodes although no field of the pod shows this; only the node's labels do. The labels are
+used only to name the cause of a machine's end, and are not stored.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MOST = 20_000
 """Number of nodes that are remembered: more than a cluster has. The oldest are forgotten, and are read again when
 they get another pod."""
 PAUSE_SECONDS = 30.0
-"""Seconds between two readings. If a Spot node lives for less time, only the spec of its pod shows that the node is a
-Spot node."""
+"""Seconds between two readings. The labels of a Spot node that lives for a shorter time may never be read. Only the
+spec of its pod can then show that it was a Spot node."""
 
 
 class SpotNodes:
@@ -40,8 +40,8 @@ class SpotNodes:
         self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
-        """Return True if the labels of the node show that it is a Spot node; None if the labels were not read yet.
-        The next reading then reads them."""
+        """Return True if the labels of the node show that it is a Spot node; None if the labels were not read yet. The
+        next reading reads missing labels."""
         if name and name not in self._nodes:
             with self._lock:
                 self._nodes.setdefault(name, None)

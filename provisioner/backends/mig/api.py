@@ -1,6 +1,7 @@
 """The calls to the Compute API of one project: raw JSON, and lists with field masks. A list is complete or fails.
 
-The typed client takes a second and 140 MB to import, and takes eighteen times the processor time for the same lists.
+Google's typed client is not used: its import takes a second and 140 MB, and its lists take eighteen times the processor
+time.
 
 A call raises BackendError if its response has an unexpected structure. A list also raises BackendError if a page fails
 or a part of the list is unreachable.
@@ -33,8 +34,8 @@ from provisioner.backends.responses import json_object, text
 from provisioner.model import ErrorClass
 
 MOST_SAME_PAGES = 3
-"""Maximum number of times that an empty page may name itself as the next page. After more times, the observation
-fails."""
+"""Maximum number of times that an empty page may name itself as the next page. If it does so more often, the
+observation fails."""
 
 GROUP_FIELDS = (
     "kind,name,targetSize,currentActions,instanceTemplate,versions/instanceTemplate,updatePolicy,"
@@ -46,8 +47,8 @@ MEMBER_FIELDS = (
     "nextPageToken,managedInstances(name,instance,id,instanceStatus,currentAction,"
     "lastAttempt(errors(errors(code,message))),scheduling/terminationTimestamp)"
 )
-"""Fields of the members. Of an error, only code and message are read, because its ``errorDetails`` are three times
-as long."""
+"""Fields that are read of a member. Of an error, only code and message are read, because its ``errorDetails`` are three
+times as long as these."""
 
 INSTANCE_FIELDS = (
     "kind,nextPageToken,warning,items(name,id,status,creationTimestamp,lastStartTimestamp,"
@@ -69,8 +70,8 @@ PARTIAL_SUCCESS, LIST_OVERHEAD_QUOTA_EXCEED (filtered items "can't be retrieved"
 
 FIRST_PAUSE = 0.1
 LAST_PAUSE = 2.0
-"""Longest pause in seconds between two waits for an operation. The pause is needed because a wait of an overloaded
-Compute may fail or end at once."""
+"""Longest pause in seconds between two calls that wait for an operation. The pause is needed because such a call may
+fail or end at once if Compute is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class ComputeTimes:
     """Time limits of Compute's calls, in seconds."""
 
     call: float = 20.0
-    """Longest wait for a response. Compute usually responds within two seconds, and the next cycle repeats the call."""
+    """Longest wait for a response. Compute usually responds within two seconds. If the wait ends without a response,
+    the next cycle repeats the call."""
     observation: float = 60.0
     """Longest time for all calls of an observation. A longer observation would be too old to act upon."""
     admission: float = 5.0

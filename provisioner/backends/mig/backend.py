@@ -45,7 +45,7 @@ the other."""
 
 LEAST_PACE_PART = 1 / 3
 """Minimum time between two observations, as a fraction of the pace. Without this limit, thousands of hints would cause
-as many lists, and lists cost calls."""
+thousands of lists, and each list costs calls."""
 
 REQUEST_IDS = uuid.UUID("5d3f1f3e-6f43-4c7e-9d2a-0f2f1c1b7a10")
 """Namespace of our request ids. The value is arbitrary but must not change, because Compute could not recognize
@@ -97,8 +97,8 @@ class MigBackend(GroupInspection):
         return self._project.api.clock.ahead()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group to create instances with these names, up to 1,000 names in a call. A name that the group
-        already has is a success without a call."""
+        """Ask the group to create instances with these names, up to 1,000 names in a call. If the group already has a
+        name, this is a success, and the name is not requested."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
         calls = [
@@ -110,8 +110,8 @@ class MigBackend(GroupInspection):
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Remove the names from the group. The group then deletes their instances and lowers its target size.
 
-        A delete succeeds if the group accepts the delete, lacks the instance to delete, or is already deleting that
-        instance.
+        A delete is a success in three cases: the group accepts it, the group lacks the instance, or the group is
+        already deleting the instance.
         """
         # Only names of our shape and adopted machines are deleted (law: no machine is deleted by count).
         ours = {delete.name: delete for delete in deletes if delete.is_adopted or self._project.is_ours(delete.name)}
@@ -191,8 +191,8 @@ class MigBackend(GroupInspection):
         """Return failures for the names that are not members, after Compute refused all names because one of them
         exists.
 
-        A name that is a member is ours, and is a success. The result for the other names counts as unknown, and the
-        next cycle requests them without the members.
+        A member is ours, so its name is a success. The result for the other names counts as unknown, and the next cycle
+        requests only these names again.
         """
         try:
             members = self._members()
@@ -220,8 +220,8 @@ def _has_instance(member: Member, delete: Delete) -> bool:
     """Return True if the member has the instance that ``delete`` names, and the group is not already removing the
     member.
 
-    Also return True for a member without an instance, because the member counts in the group's size and may still get
-    an instance.
+    Also return True for a member without an instance, because the group counts this member and may still make its
+    instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)

@@ -19,7 +19,7 @@ Entries = Mapping[str, Mapping[str, Json]]
 """The instances of an observation, by zone and then by name."""
 
 ATTEMPT_STATUSES = frozenset({"", "PROVISIONING", "STAGING"})
-"""Instance statuses in which the error of the last attempt counts (the rule of Kubernetes' autoscaler). The error
+"""Instance statuses for which the error of the group's last attempt counts, as in Kubernetes' autoscaler. The error
 also counts while the instance is being deleted."""
 
 
@@ -41,8 +41,8 @@ class Member:
 
     @property
     def hindrance(self) -> Failure | None:
-        """Return the failure of the last delete. Return None if no instance was made yet, because ``attempt`` is then
-        about the create."""
+        """Return the failure of the last delete. Return None if no instance was made yet: ``attempt`` is then about the
+        create."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property

@@ -66,8 +66,9 @@ SIGNS: tuple[tuple[ErrorClass, tuple[str, ...], tuple[str, ...]], ...] = (
     (ErrorClass.INVALID, ("conditionnotmet", "invalid", "unsupportedoperation"), ()),
     (ErrorClass.NOT_FOUND, ("notfound",), ()),
 )
-"""Error classes, each with the parts of codes and of texts that identify it, whatever the HTTP status. The first
-match decides. The parts come from Google's documentation and from Kubernetes' autoscaler."""
+"""Error classes, each with parts of error codes and parts of texts. An error that contains one of these parts has this
+class, whatever the HTTP status. The first match decides. The parts come from Google's documentation and from
+Kubernetes' autoscaler."""
 
 OWN_STATUSES = {409: ErrorClass.UNAVAILABLE, 412: ErrorClass.INVALID}
 """Error classes of HTTP statuses that have a special meaning in Compute."""

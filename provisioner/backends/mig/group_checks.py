@@ -37,7 +37,8 @@ NO_SETTING = (
     " program does: gcloud logging read 'protoPayload.methodName:(instances.delete OR deleteInstances OR resize)'"
     " --freshness=1d"
 )
-"""Cause of deletes by others if neither the group's settings nor an autoscaler explain the deletes."""
+"""Cause that is reported for deletes by others if neither the group's settings nor an autoscaler explain the
+deletes."""
 
 NO_PROJECT = re.compile(
     r"resource 'projects/[^/']+' was not found|failed to find project|unknown project|project \S+ is not found"
@@ -90,8 +91,8 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Return a finding if the group has machines of another provisioner, and one provisioner's name prefix begins with
-    the other's."""
+    """Return a finding if the group has machines of another provisioner, and one of the two name prefixes begins with
+    the other prefix."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(

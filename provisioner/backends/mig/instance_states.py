@@ -1,7 +1,7 @@
 """Machines, each read from a member entry of a group together with an instance entry. The functions are pure.
 
 The two lists are read one after the other, and each may be late. A machine counts as running only if both entries show
-this, and as ending if one entry shows this.
+it as running, and as ending if at least one entry shows it as ending.
 
 ``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): the
 instance's state and addresses.
@@ -15,7 +15,8 @@ from provisioner.backends.mig.compute_fields import Instance, Json, Member, epoc
 from provisioner.model import ErrorClass, Failure, Fingerprint, LossCause, Machine, Notice, Phase
 
 GRACE_SECONDS = 120.0
-"""Seconds that a stop or delete takes without a preemption, whoever asked for it (API reference, Scheduling)."""
+"""Seconds from a stop or delete to the machine's end, whoever asked for it. Preemptions have another time (API
+reference, Scheduling)."""
 
 PREEMPTION = Failure(ErrorClass.OTHER, "The instance was preempted.")
 
@@ -52,7 +53,7 @@ class Observed:
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
-    """Return the machine of the two entries. If it has not changed, return the object ``before``.
+    """Return the machine of the two entries. If the machine has not changed, return the object ``before``.
 
     ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's, because such
     an instance is older or unrelated.

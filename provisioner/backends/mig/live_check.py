@@ -102,7 +102,7 @@ class GroupInspection:
         raise unknown
 
     def check_autoscaler(self, group: Json, deadline: float) -> list[Finding]:
-        """Return the findings about the group's autoscaler as it is now."""
+        """Read the group's autoscaler now. Return the findings about it."""
         return self._check_resource(autoscaler_findings, group.get("status", {}).get("autoscaler"), deadline)
 
     def _check_resource(

@@ -36,8 +36,8 @@ from provisioner.model import ErrorClass, Failure, Machine, MachineEnd, Phase, S
 UNRESOLVED = Failure(ErrorClass.OTHER, "The instance's name does not resolve yet.")
 
 MEMBERS_SECONDS = 300.0
-"""Seconds after which the members of an unchanged group are listed anyway. This is needed because a group seems
-unchanged if one member leaves while another joins."""
+"""Seconds after which the members of an unchanged group are listed anyway. Reason: if one member leaves while another
+joins, the group seems unchanged."""
 
 
 class GroupObserver:
@@ -205,10 +205,10 @@ class GroupObserver:
         return members
 
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the number of members that the group counts if the list lacks some of them; else 0.
+        """If the list lacks members that the group counts, return the group's count; else 0.
 
-        A complete list has all members that run, and is empty only if the group counts no members or no member was
-        listed before.
+        A complete list has all members that run. It may be empty only if the group counts no members, or if no member
+        was listed before.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
@@ -234,7 +234,7 @@ class GroupObserver:
         return self._machines
 
     def _check_name(self, resolver: Resolver, machine: Machine) -> Machine:
-        """Return the machine. While its name does not resolve, return a running machine as pending."""
+        """Return the machine. If it runs but its name does not resolve yet, return it as pending."""
         if machine.phase is not Phase.RUNNING or resolver.is_resolved(machine.name):
             return machine
         waiting = replace(machine, phase=Phase.PENDING, failure=UNRESOLVED, is_nameless=True)
@@ -243,8 +243,8 @@ class GroupObserver:
 
 
 def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """Return the members that are leaving, and former members whose instances a list still shows, because the list may
-    be late. ``standing``: names of the instances that the lists show."""
+    """Return the members that are leaving, and former members whose instances a list still shows. Such a list may be
+    late. ``standing``: names of the instances that the lists show."""
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 

@@ -1,7 +1,7 @@
 """Connections, call budget and lists that the pools of one Google Cloud project share.
 
-``instances.list`` of a zone returns the instances of all its groups. Pools that observe at about the same time share
-one list. So the number of calls depends on the number of instances, and not on the number of groups.
+One ``instances.list`` returns the instances of all groups of a zone, so pools that observe at about the same time share
+this list. The number of calls depends on the number of instances, and not on the number of groups.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Project:
         return bool(self._shape.fullmatch(name))
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Return the names that are not ours and do not begin with an adopted prefix (the prefix of another provider
-        whose machines this provider takes over)."""
+        """Return the names of others: names that are not ours and begin with no adopted prefix (a prefix of another
+        provider whose machines this provider takes over)."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> Lists:

@@ -1,6 +1,6 @@
 """Creates that Compute has received but not decided yet. Observations read the operations of these creates, so that no
-create delays its pool. An operation tells only whether the group accepted the names. Names that the group refuses late
-are shown as machines that are gone, with Compute's message, until they are deleted."""
+create delays its pool. An operation tells only whether the group accepted the names. If the group refuses a name late,
+snapshots show a machine of this name that is gone, with Compute's message, until the loop deletes it."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class UndecidedCreates:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read up to ``MOST`` of the undecided operations, first those that were not read for longest. ``read`` returns
-        an operation; None if it is unreadable.
+        """Read up to ``MOST`` of the undecided operations. Operations that were not read for the longest time come
+        first. ``read`` returns an operation; None if it is unreadable.
 
         If all names of an operation are among ``members``, the operation was accepted and need not be read.
         """

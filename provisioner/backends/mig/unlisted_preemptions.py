@@ -1,6 +1,6 @@
 """Preemptions that lists do not show. If a machine ended without a known cause, the operations of its zone are read.
 
-Operations show a cause and never a state, so an observation does not fail if operations are unreadable.
+If the operations are unreadable, the observation does not fail, because operations show only causes, not states.
 """
 
 from __future__ import annotations

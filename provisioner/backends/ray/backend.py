@@ -59,8 +59,8 @@ class RayBackend(ListingBackend[Document]):
         self._owner = f"{provisioner}/{pool.name}"
         self._addresses = HostAddresses()
         self._stopped: set[str] = set()
-        """Uids of jobs that we have asked Ray to stop. Ray shows such a job, if it still waits, as PENDING until it
-        would have started."""
+        """Uids of jobs that we have asked Ray to stop. If such a job still waited, Ray shows it as PENDING until the
+        time at which it would have started."""
         dumped = pool.model_dump_json(exclude={"token_file", "ca_file", "observe_seconds"})
         self._digest = hashlib.sha256(dumped.encode()).hexdigest()[:16]
 
@@ -170,8 +170,8 @@ def _cause(job: Document) -> LossCause:
 def _failure(job: Document) -> Failure | None:
     """Return why a job has ended, from Ray's message without the job's output; None for a success.
 
-    If Ray ended the job because it had waited for resources for RAY_JOB_START_TIMEOUT_SECONDS, the failure is a
-    STOCKOUT.
+    If the job waited for resources for RAY_JOB_START_TIMEOUT_SECONDS, and Ray ended it for this reason, the failure is
+    a STOCKOUT.
     """
     if job["status"] == "SUCCEEDED":
         return None

@@ -1,8 +1,8 @@
 """Calls to slurmrestd, in the newest version of its API that both sides know.
 
-A response counts only if it has status 200, no errors, and the expected key, because slurmrestd also sends empty lists
-with errors. The expiry in the token is checked before each call, because the response to a bad token is the same as
-that for a dead slurmctld.
+A response counts only if it has status 200, no errors, and the expected key, because slurmrestd may send an empty list
+together with an error. The expiry in the token is checked before each call, because the response to a bad token is the
+same as that for a dead slurmctld.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ MANY_CANCELLED = 40
 CANCELS_A_CALL = 200
 """Maximum number of jobs that one call cancels."""
 TOKEN_SHARE = 0.2
-"""Fraction of a token's life. If a smaller part of the life is left, the operator is warned that the token was not
-renewed."""
+"""If less than this fraction of a token's life is left, the operator is warned that the token was not renewed."""
 
 NOTHING_NEW = "No job changes"
-"""Beginning of slurmrestd's warning that a list is empty because no job has changed, and not because there are no
-jobs."""
+"""Beginning of slurmrestd's warning about an empty list: no job has changed. Such a list does not mean that there are
+no jobs."""
 
 AUTHENTICATION, UNKNOWN_JOB, ALREADY_DONE = 1007, 2017, 2021
 """Numbers of errors: Slurm refuses the login; Slurm does not know the job; the job has ended already."""
@@ -90,7 +89,8 @@ class Token:
         return token
 
     def problem(self) -> str:
-        """Return a warning if the token will soon expire; empty if it will not, or if ``read`` raises."""
+        """Return a warning if the token will soon expire; else an empty text. If ``read`` would raise, the text is
+        empty, too."""
         try:
             times = self._times(self.read())
         except BackendError:
@@ -202,8 +202,8 @@ class SlurmApi:
         return True
 
     def _ask(self, method: str, path: str, body: Document | None = None, *, accepts: str = "") -> Document:
-        """Send a call. Return the response. ``accepts``: key whose presence means success, so that errors in the
-        response are only warnings."""
+        """Send a call. Return the response. ``accepts``: if the response has this key, the call was a success, and
+        errors in the response are only warnings."""
         try:
             return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
         except SlurmError as error:
@@ -229,8 +229,8 @@ class SlurmApi:
 
 
 def _class_of(status: int, number: int, text: str) -> ErrorClass:
-    """Return the class of an error, by its number, else by its text, else by ``status``. The status comes last, because
-    all errors of slurmctld have one status: 422 from Slurm 26.05 on, and 500 before."""
+    """Return the class of an error: from its number, or else from its text, or else from ``status``. The status comes
+    last, because all errors of slurmctld have one status: 422 from Slurm 26.05 on, and 500 before."""
     if number in _CLASSES:
         return _CLASSES[number]
     by_words = (found for found, parts in _WORDS if any(part in text.lower() for part in parts))

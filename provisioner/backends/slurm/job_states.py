@@ -27,7 +27,7 @@ ENDED: Mapping[str, LossCause] = {
 """States of jobs that have ended, with the cause of the end."""
 BASE = frozenset({"PENDING", "RUNNING", "SUSPENDED", *ENDED})
 BOOTING = frozenset({"CONFIGURING", "POWER_UP_NODE"})
-"""Words of a job's state beside RUNNING while its node boots."""
+"""Words that a job's state has in addition to RUNNING while the job's node boots."""
 REQUEUED = frozenset({"REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 
 _LIMITS = re.compile(r"QOS\w*(Limit|PerUser|PerAccount|PerJob)|Assoc\w+|Max\w+")
@@ -83,8 +83,8 @@ class Job:
 
     @property
     def phase(self) -> Phase:
-        """Return the phase of the job's machine. GONE means that only Slurm's record of the job is left, so that there
-        are no leftovers to delete."""
+        """Return the phase of the job's machine. In the phase GONE, only Slurm's record of the job is left, and no
+        delete is needed."""
         if "COMPLETING" in self.words:
             return Phase.STOPPING
         if self.words & ENDED.keys() or self.is_requeued:

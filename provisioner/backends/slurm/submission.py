@@ -14,12 +14,12 @@ GUARD = (
 )
 NAME_VARIABLE = "HF_MACHINE_NAME"
 STRUCTS, LISTS, SHARED = 39, 40, 42
-"""First versions of the API, by their last numbers: the version with numbers as objects, the version with lists of
-words, and the version without the field ``exclusive``."""
+"""Last numbers of three versions of the API: the first that writes numbers as objects, the first that writes words as
+lists, and the first without the field ``exclusive``."""
 
 
 class Identity(NamedTuple):
-    """The owner of a job, as the job's comment names it: provisioner, pool, request and template."""
+    """The owner of a job, from the job's comment: provisioner, pool, request and template."""
 
     provisioner: str
     pool: str
@@ -40,7 +40,7 @@ def read_identity(comment: str) -> Identity | None:
 
 
 def job_script(text: str) -> str:
-    """Return a batch script with the content ``text`` that ends at once if Slurm has requeued its job."""
+    """Return the batch script ``text`` with an addition: the script ends at once if Slurm has requeued its job."""
     first, _, rest = text.partition("\n") if text.startswith("#!") else ("#!/bin/sh", "", text)
     return f"{first}\n{GUARD}{rest}"
 

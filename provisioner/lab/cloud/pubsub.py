@@ -16,7 +16,7 @@ import requests
 log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
-"""Longest time in seconds until the emulator's response."""
+"""Seconds for which the sink waits for a response of the emulator."""
 
 BATCH = 100
 """Maximum number of messages in a request."""

@@ -87,8 +87,8 @@ class Clockwork:
 
 
 def application(cloud: Cloud, clockwork: Clockwork) -> web.Application:
-    """Return the application with the three APIs. Due events run before each request. A caller may close its connection
-    before the response."""
+    """Return the application with the three APIs. Due events run before each request. A caller that closes its
+    connection before the response causes no error."""
 
     @web.middleware
     async def in_time(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -110,7 +110,7 @@ class World:
         return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Replace all faults. What the old faults have done is not undone."""
+        """Replace all faults. Effects of the old faults stay."""
         self._faults = list(faults)
         self._skews = [fault for fault in faults if fault.mode == "clock_skew"]
         self._chances.clear()

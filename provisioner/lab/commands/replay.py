@@ -1,4 +1,4 @@
-"""The command ``provisioner replay``: call the scripts again, as recorded calls of HostFactory called them."""
+"""The command ``provisioner replay``: call the scripts with the recorded calls of a HostFactory."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Job:
     mark: str
     """A text that only we write, e.g. into the job's comment, and that makes the job ours."""
     submitted: int
-    """Time of the submission in epoch seconds. The place gives the number of an old job to a new job, so the number
+    """Time of the submission in epoch seconds. The place may give the number of an old job to a new job. So the number
     alone does not identify a job."""
     state: str = "running"
     words: str = ""
@@ -142,7 +142,7 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Cancel the jobs of the deletes' machines."""
+        """Cancel the job of each machine that is to be deleted."""
         listed, outcomes = list_before(deletes, self._jobs_by_name, may_start)
         if listed is None:
             return outcomes

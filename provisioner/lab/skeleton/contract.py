@@ -34,10 +34,10 @@ class FaultyClient(Client):
     silence: ErrorClass | None = None
     """Error of each call. A call with this error has no effect. None: calls get responses."""
     loss: ErrorClass | None = None
-    """Error of each create and delete, whose response is lost: the call takes effect all the same. None: responses
+    """Error that creates and deletes report although they take effect, as if the response was lost. None: responses
     arrive."""
     state, words = "running", ""
-    """State and words of jobs that are submitted."""
+    """State and words of new jobs."""
 
     def __init__(self) -> None:
         """Make an empty place."""

@@ -106,8 +106,8 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """The formula of PRP's provisioner, with a round every two minutes. The machines that wait are limited to about a
-    quarter of the idle jobs, and to 20.
+    """The formula of PRP's provisioner, with a round every two minutes. The number of waiting machines is limited to
+    about a quarter of the number of idle jobs, and to at most 20.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -126,8 +126,8 @@ class Prp(Formula):
 
 
 class GlideinWms(Formula):
-    """The formula of GlideinWMS, with a round every minute. The machines that wait are limited to a third of the idle
-    jobs, and to 100. A round adds at most 100 machines, evenly over the pools.
+    """The formula of GlideinWMS, with a round every minute. The number of waiting machines is limited to a third of the
+    number of idle jobs, and to at most 100. A round adds at most 100 machines, evenly over the pools.
 
     Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
     """

@@ -1,4 +1,4 @@
-"""HostFactory in virtual time: its demand, its calls, and the machines that it believes to have.
+"""HostFactory in virtual time: its demand, its calls, and the machines that it believes it has.
 
 This HostFactory gets machines only from terminal answers. In each round it lists its hosts, returns lost and unwanted
 machines, and requests missing machines again.
@@ -45,8 +45,7 @@ class Grid:
     def __init__(self, scenario: Scenario, state: ScriptState, world: World) -> None:
         self.wanted: Counter[str] = Counter()
         self.hosts: Mapping[str, str] = {}
-        """The template of each machine that HostFactory has, by machine. A change replaces the mapping by a new
-        mapping."""
+        """By machine: the template of each machine that HostFactory has. Each change makes a new mapping."""
         self.failures: Counter[str] = Counter()
         """The number of failed machines, by message of the failure."""
         self.broken: list[str] = []
@@ -63,9 +62,9 @@ class Grid:
         self._chance = random.Random(f"{world.seed} grid")
         self._levels = Levels(scenario.demand, self._chance)
         self._open: dict[str, tuple[str, int, float]] = {}
-        """Template, number of machines and start of each request whose end HostFactory has not read, by request."""
+        """By request: its template, number of machines and start. Only requests whose end HostFactory has not read."""
         self._returns: dict[str, float] = {}
-        """The start of each return request whose end HostFactory has not read, by return request."""
+        """By return request: its start. Only return requests whose end HostFactory has not read."""
         self._late: set[str] = set()
         self._patience = scenario.ends_within()
         self._answers: dict[str, str] = {}
@@ -74,9 +73,9 @@ class Grid:
         self._never_made: list[str] = []
         """Names of machines that were never made. The next round returns these names."""
         self._since: dict[str, float] = {}
-        """The virtual time at which HostFactory got each machine, by machine."""
+        """By machine: the virtual time at which HostFactory got the machine."""
         self._idle: dict[str, float] = {}
-        """The virtual time since which each machine has been unwanted, by machine."""
+        """By machine: the virtual time since which the machine has been unwanted."""
 
     def forget(self) -> None:
         """Restart HostFactory with an empty database."""

@@ -113,7 +113,7 @@ class Place:
         self.behaves: list[Callable[[], None]] = []
         """Functions that are called when the settings of the place change."""
         self.ends: dict[str, MachineEnd] = {}
-        """The ends of machines that no longer exist, by machine; without the ends that have no known cause."""
+        """By machine: the ends of machines that no longer exist. Ends without a known cause are left out."""
         self.calls = self.throttled = 0
         self._plain = pool
         self._world = world
@@ -213,7 +213,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a random share of our running machines; if ``cause`` is ``deleted``, of all our machines."""
+        """End a random share of our running machines or, if ``cause`` is ``deleted``, of all our machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):

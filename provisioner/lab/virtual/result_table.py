@@ -25,7 +25,7 @@ BROKEN_LINES = 3
 """Maximum number of lines about broken laws that are shown for a run."""
 
 WIDEST = 1000
-"""Columns of the console, which is wider than every table, so that no line is cut off in a file."""
+"""Columns of a console that is wider than every table. So no line is cut off in a file."""
 
 
 def wide(console: Console) -> Console:

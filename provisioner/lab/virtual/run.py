@@ -122,7 +122,7 @@ class Provisioner:
         self._reasons: Counter[str] = Counter()
         self._cycles = self._plans = 0
         self._orphans: dict[str, float] = {}
-        """The virtual time since which each machine of ours has had no slot, by machine."""
+        """By machine: the virtual time since which a machine of ours has had no slot."""
         self._check_at = 0.0
         self._moved = 0.0
         """Seconds by which the wall clock of the loop's host was set forward."""
@@ -254,7 +254,7 @@ class Provisioner:
 
     def _check_machines(self) -> None:
         """Check the ledger's sums. Record a breach for each machine of ours that has had no slot for longer than the
-        orphans' grace period and ``ORPHAN_SLACK``. While the brake is latched, record no such breach."""
+        orphans' grace period plus ``ORPHAN_SLACK``. While the brake is latched, record no such breach."""
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory

@@ -159,8 +159,7 @@ class Demand(Section):
     """Maximum number of machines by which the number changes at random at each poll; default 0: the number does not
     change at random. The number stays between 0 and ``machines``."""
     levels: tuple[tuple[float, int], ...] = ()
-    """Pairs of the seconds after ``at_minutes`` and the number of ``machines`` wanted from then on; empty: all machines
-    at once.
+    """Pairs: seconds after ``at_minutes``, and number of ``machines`` wanted from then on. Empty: all machines at once.
 
     The reader of a trace sets this field. A scenario file cannot set it.
     """
@@ -260,7 +259,7 @@ STANDSTILLS = frozenset({Act.PAUSE, Act.UNREADABLE_INTENT, Act.HF_SILENT})
 """Acts during which requests cannot end, or HostFactory cannot read their ends."""
 
 END_SLACK = 900.0
-"""Seconds beyond the deadline of a request or return request within which the request has to end."""
+"""Seconds after its deadline within which a request or return request has to end."""
 
 ActField = Annotated[Act | None, Field(strict=False), Expects(f"one of {', '.join(Act)}")]
 

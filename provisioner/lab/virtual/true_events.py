@@ -161,8 +161,8 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the names of the machines that are in use. If the names have changed, the caller has to pass a new
-        collection, because the ledger does not compare the contents of a collection that it already has."""
+        """Set the names of the machines that are in use. If the names have changed, the caller must pass a new
+        collection, because the ledger does not read the same collection twice."""
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 

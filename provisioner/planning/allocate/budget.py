@@ -18,7 +18,7 @@ from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.usage import Cell, find_present_spans, get_month
 
 TOLERANCE = 1e-6
-"""Fraction of a machine that is added to the affordable number of machines before this number is rounded down, because
+"""Fraction of a machine. It is added to the affordable number of machines before this number is rounded down, because
 prices have rounding errors. For example, ten machines at 0.1 must fit into a budget of 1."""
 
 
@@ -34,8 +34,8 @@ def get_hourly_cost(limits: Limits, machines: Mapping[tuple[str, str], int]) -> 
 
 
 def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
-    """Return the cost of the machine time in ``cells`` (milliseconds) at the prices configured now. A cell without a
-    price costs 0."""
+    """Return the cost of ``cells`` (milliseconds of machine time by template, pool and account) at the prices
+    configured now. A cell without a price costs 0."""
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
         for (template, pool, _), milliseconds in cells.items()
@@ -43,8 +43,8 @@ def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
 
 
 def get_month_cost(memory: Memory, limits: Limits, now: float, ahead: float) -> float:
-    """Return the cost of machines in this calendar month (UTC) until ``now``. ``ahead``: seconds from loop time to the
-    wall clock."""
+    """Return the cost of machines in this calendar month (UTC) until ``now``. ``ahead``: seconds by which the wall
+    clock is ahead of loop time."""
     days, begins, _ = get_month(now + ahead)
     cells = Counter[Cell]()
     for cell, one in find_present_spans(memory, now):

@@ -23,7 +23,7 @@ class Room:
     machines: int
     reason: PendingReason
     is_waited_for: bool = False
-    """True if the next machine waits for this pool; False if it goes to the template's next pool."""
+    """True if the next machine waits until this pool has room; False if it goes to the template's next pool."""
 
 
 class Cap(NamedTuple):
@@ -37,8 +37,8 @@ class Cap(NamedTuple):
 
 
 class Capacity:
-    """The numbers of machines by pool and template, from which the plan computes how many more a pool takes. The plan
-    updates these numbers while it opens and closes slots."""
+    """The present numbers of machines, by pool and template. From these numbers the plan computes how many more
+    machines a pool takes. The plan updates the numbers while it opens and closes slots."""
 
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
@@ -76,7 +76,8 @@ class Capacity:
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count those slots of one request whose machines may exist.
 
-        ``trials``: pools and templates that early losses closed. In these pools, running machines count as probes, too.
+        ``trials``: pairs of pool and template that early losses closed. Of such a pair, running machines count as
+        probes, too.
         """
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
@@ -131,8 +132,8 @@ class Capacity:
         )
 
     def claim_create(self, slot: Slot, template: str) -> bool:
-        """Return whether the create of an open slot may be sent to its pool, and count the slot as a probe if the pool
-        is being probed.
+        """Return whether the create of an open slot may be sent to its pool. If it may be sent and the pool is being
+        probed, count the slot as a probe.
 
         While a pool is probed, it gets one create at a time. A probe whose create has an unknown outcome is counted
         already, and its create may be sent again.
@@ -208,7 +209,8 @@ class Capacity:
         self._held_back.add((pool, template))
 
     def note_windows(self) -> None:
-        """Record since when each window has held machines back, and the new windows of pools whose spec has changed."""
+        """Record, for each window, since when it has held machines back. Record new windows for a pool whose spec has
+        changed."""
         draft = self._draft
         for key in self._held_back | set(draft.windows):
             current, since = draft.window(*key), None

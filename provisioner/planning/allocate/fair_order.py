@@ -31,8 +31,8 @@ def _oldest_read_at(records: list[RequestRecord]) -> float:
 
 
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
-    """Return the open requests of one template: in the order of their sizes if the last create was for the oldest
-    waiting request, else in the order of their ages."""
+    """Return the open requests of one template. If the last create was for the oldest waiting request, order the
+    requests by size, else by age."""
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age

@@ -153,8 +153,8 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Request machines from the template's pools in the template's order. Record the machines that are left as
-    deferred: at the pool for which they wait or, if they wait for no pool, at the first pool."""
+    """Request machines from the template's pools in the template's order. Record the remaining machines as deferred, at
+    the pool for which they wait or, if they wait for no pool, at the first pool."""
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -186,13 +186,11 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
 
 
 def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF can read a reason for each missing machine.
+    """Open slots that fail without a create, so that HF can read a reason for each missing machine: the reason of the
+    machine's failed try, else ``failure``.
 
-    A machine with a failed try keeps the reason of that try; the other machines get ``failure``. ``wanted`` begins with
-    the machines that were never tried. If more than ``MOST_LINES`` machines were never tried, one slot stands for all
-    of these machines.
-
-    If too few slot numbers are left, one slot stands for all machines; if no number is left, the request's message
+    ``wanted`` begins with the untried machines. One slot stands for all untried machines if there are more than
+    ``MOST_LINES``, and for all machines if too few slot numbers are left. If no number is left, the request's message
     gives the reason.
     """
     known = draft.requests[record.id]
@@ -217,8 +215,8 @@ def _new_slots(
 ) -> list[Slot]:
     """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
 
-    The caller has compared ``count_free_numbers`` with the number of machines, so that the field for the slot in a name
-    is wide enough for each number.
+    The caller must check with ``count_free_numbers`` that there are enough numbers, because the field for the number in
+    a name has a fixed width.
     """
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update_record(record.id, next_slot=first + len(wanted))
@@ -231,8 +229,8 @@ def _new_slots(
 def _find_reason(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """Return the reason why machines are missing. The first reason that applies counts: a hold on all pools, the last
-    failure of a slot, the failure of a pool, the budget, the time limit."""
+    """Return the reason why machines are missing. The first reason in this list that applies counts: a hold on all
+    pools, the last failure of a slot, the failure of a pool, the budget, the time limit."""
     if hold_failure := find_hold_failure(draft.holds, template.pools):
         return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]

@@ -31,7 +31,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """Return the slot, marked as stuck if its machine still exists ``stuck_after_seconds`` after the moment by which
+    """Return the slot. Mark it as stuck if its machine still exists ``stuck_after_seconds`` after the moment by which
     the machine had to be gone."""
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
@@ -73,8 +73,9 @@ def _repeat_seconds(slot: Slot, sent: float) -> float:
 
 
 def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """Return the moment from which a machine is deleted by force. Return ``NEVER`` if this is not configured, or if no
-    delete was sent yet, because a delete with a grace period always comes first."""
+    """Return the moment from which a machine is deleted by force. Return ``NEVER`` if forced deletes are not
+    configured. Also return ``NEVER`` before the first delete, because a delete with a grace period always comes
+    first."""
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):
         return NEVER

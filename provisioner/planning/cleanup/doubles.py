@@ -10,10 +10,8 @@ from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 
 def delete_doubles(draft: Draft, busy: Set[str]) -> None:
-    """Choose the object that stays as the machine of each name, and delete the other objects of the name at once.
-
-    If a name has no slot, the rule for orphans deletes its objects slowly.
-    """
+    """For each name, choose the object that stays as the machine, and delete the other objects at once. If a name has
+    no slot, the rule for orphans deletes its objects slowly."""
     draft.doubles = {uid: at for uid, at in draft.doubles.items() if draft.now < at + DELETE_AGAIN}
     for pool, snapshot in list(draft.snapshots.items()):
         chosen: dict[str, Machine] = {}

@@ -34,7 +34,7 @@ from provisioner.planning.observe.absence import is_proven_absent
 from provisioner.planning.observe.trust import check_identity
 
 FEW_ORPHANS = 5
-"""Largest number of orphans in a pool that never latches the brake."""
+"""Number of orphans in a pool up to which the brake does not latch, however small the pool is."""
 
 ORPHAN_SHARE = 0.1
 """Share of a pool's machines that may be orphans without latching the brake. More orphans show that our files are
@@ -52,10 +52,10 @@ UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine a
 
 
 def open_unrecorded_slots(draft: Draft) -> None:
-    """Open slots for machines of an open request that are missing in memory because memory is an old copy.
+    """Open slots for those machines of an open request that memory lacks because it is an old copy.
 
-    A rebuilt memory may have a closed slot without a pool, because it assumed that the machine was gone. If the machine
-    exists, its slot gets the machine's pool, so that the machine is deleted.
+    In a rebuilt memory, a slot may be closed and without a pool, because its machine was assumed to be gone. If the
+    machine exists, the slot gets the machine's pool, so that the machine is deleted.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -202,8 +202,7 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
-    Only time in which HF sends lists counts. If HF's lists stop for a while, the time of each machine starts again at
-    0.
+    Time counts only while HF sends lists. If HF's lists stop for a while, the time of each machine starts again at 0.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}

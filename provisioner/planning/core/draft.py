@@ -91,7 +91,7 @@ class Draft:
         """Holds in effect. In ``self.limits``, the pools to which they apply are paused."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
-        """Seconds from loop time to the wall clock, which is used only to find the date."""
+        """Seconds by which the wall clock is ahead of loop time; used only to find the date."""
         self.newly_read: list[RequestRecord | ReturnRecord] = []
         """Requests and return requests that were read for the first time."""
         self.requests = dict(memory.requests)

@@ -63,8 +63,8 @@ def count_missing(record: RequestRecord) -> int:
 def find_missing_tries(record: RequestRecord) -> list[Tries]:
     """Return the earlier tries of each missing machine of a request, with the fewest failed tries first.
 
-    Let n be the number of failed tries up to and including a failed slot. The failed slot is already replaced if
-    another slot of the request has n earlier failed tries. Each slot replaces only one failed slot.
+    A failed slot leaves behind a number of failed tries, usually one more than it began with. It is already replaced if
+    another slot began with this number. Each slot replaces only one failed slot.
     """
     wanted = count_missing(record)
     if wanted <= 0:
@@ -84,8 +84,8 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
 
 
 def _tries_after(slot: Slot) -> Tries:
-    """Return the earlier tries of the slot, with the failed slot itself counted. If the failed slot only ran out of
-    time, the failure of an earlier try stays."""
+    """Return the earlier tries of the slot that will replace the given slot. They include the given slot if its failure
+    counts as a try. If the given slot only ran out of time, the failure of an earlier try stays."""
     failure, before = slot.failure, slot.tries.failure
     if failure is None:
         return slot.tries

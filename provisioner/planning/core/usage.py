@@ -1,11 +1,10 @@
 """Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
 
-A machine counts if an observation has shown it. The time begins with the machine's create; if the machine waited for
-room or in a queue, the time begins at the end of this wait. The time ends with the first observation that lacks the
-machine.
+Only machines that an observation has shown count. The time of a machine begins with its create or, if the machine
+waited for room or in a queue, when this wait ends. The time ends with the first observation that lacks the machine.
 
-The plan that finds the machine gone adds the time to the totals. Memory records the end and the totals in one write, so
-that each machine counts once.
+The plan that finds the machine gone adds the machine's time to the totals. One write of memory records both the end and
+the totals, so that each machine counts once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ EARLIER = ""
 DAY_MILLISECONDS = round(DAY * 1000)
 
 LONGEST = 3660 * DAY_MILLISECONDS
-"""Longest time of one machine, in milliseconds. A longer time comes from a damaged file."""
+"""Longest time of one machine, in milliseconds. Only a damaged file has a longer time."""
 
 FIRST = date(1970, 1, 1).toordinal()
 LAST = date.max.toordinal()
@@ -53,8 +52,8 @@ class Span(NamedTuple):
 
 
 def find_span(slot: Slot, now: float) -> Span | None:
-    """Return the span of a slot's machine until ``now``, or until an observation lacked the machine. Return None if
-    the machine does not count."""
+    """Return the span of a slot's machine until ``now``, or until an observation lacked the machine. Return None if no
+    observation has shown the machine, or if the machine still waits."""
     if not slot.observed.was_seen or (slot.life.used_from is None and _is_waiting(slot)):
         return None
     return Span(
@@ -71,8 +70,8 @@ def _is_waiting(slot: Slot) -> bool:
 
 
 def split_by_day(usage_span: Span, ahead: float) -> Iterator[tuple[str, int]]:
-    """Yield each day of a span with the span's milliseconds on this day. ``ahead``: seconds from loop time to the
-    wall clock."""
+    """Yield each day of a span with the span's milliseconds on this day. ``ahead``: seconds by which the wall clock is
+    ahead of loop time."""
     end = round((usage_span.end + ahead) * 1000)
     begin = end - min(usage_span.milliseconds, LONGEST)
     while begin < end:
@@ -94,7 +93,7 @@ def wall_day(wall: float) -> str:
 
 
 def count_usage(draft: Draft) -> None:
-    """Add the time of the machines that this plan has found gone to the totals. If a machine has stopped waiting,
+    """Add to the totals the time of the machines that this plan has found gone. If a machine has stopped waiting,
     record that its time begins now."""
     added = defaultdict[str, Counter[Cell]](Counter)
     for template, _, before, slot in draft.transitions:
@@ -136,7 +135,7 @@ def _keep_newest(usage: Usage, days: int) -> Usage:
 
 
 def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
-    """Yield the cell and span of each machine that exists and counts."""
+    """Yield the cell and span of each machine that exists and has a span."""
     for record, slot in memory.slots:
         if not slot.deletion.is_gone and (usage_span := find_span(slot, now)) is not None:
             yield (record.template, slot.pool, record.rc_account), usage_span
@@ -152,7 +151,8 @@ def get_usage(memory: Memory, now: float, ahead: float) -> Usage:
 
 
 def restore_usage(old: Memory, remembered: Memory) -> Memory:
-    """Return a rebuilt memory with the usage totals of an old copy. The machines that exist count from now on."""
+    """Return ``remembered``, a rebuilt memory, with the usage totals of ``old``, an old copy. The time of existing
+    machines begins now."""
     days = get_usage(old, old.written.time, old.written.ahead)
     since = remembered.usage.since_wall if old.usage.since_wall is None else old.usage.since_wall
     return replace(remembered, usage=UsageTotals(days, since))

@@ -2,10 +2,10 @@
 
 The window grows with each machine that runs, and is halved if most machines of a round fail.
 
-* The window's size at a round's start, at most ``ROUND``, is the size of the round. The round is complete when this
-  many of its machines have run or failed. Machines that failed in the round count as pending until the round is
-  complete, so that an unproven pool never gets more requests than the window.
-* If a machine is lost in its first minutes, the window shrinks by the growth from this machine. If most machines are
+* A round has as many machines as the window's size when the round starts, but at most ``ROUND``. The round is complete
+  when so many machines have run or failed. Until then its failed machines count as pending, so that an unproven pool
+  never gets more requests than the window.
+* If a machine is lost in its first minutes, the window loses the growth that the machine gave. If most machines are
   lost so early, the window closes: only one machine is requested at a time until a machine outlives its first minutes.
 """
 
@@ -22,13 +22,16 @@ ROUND = 100
 machines if most of them fail."""
 
 GROWTH = 2
-"""Number of machines by which the window grows for each machine that runs. So the window of an unproven pool triples in
-each boot time."""
+"""Number of machines by which the window grows for each machine that runs. So the window of an unproven pool triples
+when all its pending machines have run."""
 
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
-    """Return the given window. Return a new window if the pool had no window, or if the pool's pod spec or instance
-    template has changed. ``spec``: the fingerprint of the present pod spec or instance template."""
+    """Return the given window, or a new window if the pool had no window or its pod spec or instance template has
+    changed.
+
+    ``spec``: the fingerprint of the present pod spec or instance template.
+    """
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
     return replace(window, spec=spec) if spec and not window.spec else window
@@ -88,8 +91,8 @@ class Losses:
 
 
 def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """Return the window after early losses. The window shrinks by the growth from the lost machines, and closes if a
-    probe was lost or if most of the newest machines were lost.
+    """Return the window after early losses. The window loses the growth that the lost machines gave. The window closes
+    if a probe was lost or if most of the newest machines were lost.
 
     A closed window opens when a machine has outlived its first minutes, because a machine that only runs proves nothing
     about the pool.

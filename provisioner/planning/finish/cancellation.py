@@ -38,8 +38,8 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
     """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
     the request. The answer to an operator's own request counts as known at once.
 
-    The answer to a return also counts as known if HF never asks for this answer. This happens if HF killed the script
-    before the script printed the return's id, because then HF does not know the id.
+    The answer to a return request also counts as known if HF never asks for it. This happens if HF killed the script
+    before the script printed the id, so that HF does not know the id.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
         is_read = record.id in activity.read_ids or record.rc_account == OPERATOR_ACCOUNT

@@ -65,8 +65,8 @@ def _running(record: RequestRecord) -> list[Slot]:
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
     """Fail the machines that did not run in time.
 
-    A machine that never ran fails at its boot deadline, or when the request's time is over; ``over_message`` is then
-    not empty. A machine that ran and has been down for a while fails at the request's deadline, because HF must not get
+    A machine that never ran fails at its boot deadline, or when the request's time is over (``over_message`` is not
+    empty). A machine that ran and has been down for a while fails at the request's deadline, because HF must not get
     it.
     """
     now = draft.now

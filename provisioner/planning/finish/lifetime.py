@@ -1,7 +1,8 @@
-"""Lifetimes: the loop asks HF to return old machines, and machines whose end is known, a few at a time.
+"""Lifetimes: the loop asks HF to return old machines and machines whose end is known, a few at a time.
 
-A machine is old if it has run for its template's ``max_lifetime_seconds``. HF returns the machine when it is idle, so
-new images are rolled out and no job is killed. Until then the machine runs (law: no machine is deleted by count).
+A machine is old if it has run for its template's ``max_lifetime_seconds``. HF returns the machine when the machine is
+idle, so new images are rolled out and no job is killed. Until then the machine runs (law: no machine is deleted by
+count).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ RETIRING_SHARE = 0.1
 have booted."""
 
 LAST_CALL = 600.0
-"""Seconds before its known end at which a machine retires even if too many other machines are retiring."""
+"""Seconds before a machine's known end at which the machine retires, even if too many other machines are retiring."""
 
 
 class Retirement(NamedTuple):

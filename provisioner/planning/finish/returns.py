@@ -24,10 +24,10 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return for each pool the names to query, with the expected uid of each name; the uid is empty if unknown.
+    """Return for each pool the names to query, with the uid that each name should have; empty if unknown.
 
-    These names are queried: the names in open return requests that have no slot, and the names of the pool's own slots
-    whose machines are absent or strayed. Slots of other pools are left out, because several pools may share a place.
+    Query the names without a slot in open return requests. Also query the names of the pool's own slots whose machines
+    are absent or strayed. Several pools may share a place, so slots of other pools are left out.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}

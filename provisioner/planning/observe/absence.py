@@ -1,4 +1,5 @@
-"""Absence: when a machine counts as gone because snapshots lack it, or because it has been down for too long."""
+"""Absence: the rules by which a machine counts as gone because snapshots lack it, or because it has been down for too
+long."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_exp
 from provisioner.planning.observe.trust import SHARE, needs_later_list
 
 LATE_CREATE = 60.0
-"""Seconds for which a create without a successful response may still take effect. Every call ends sooner."""
+"""Seconds for which a create without a successful response may still take effect. Every call to a place ends within
+this time."""
 
 VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 
@@ -46,8 +48,8 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
 
 
 def _settle(draft: Draft, record: RequestRecord, slot: Slot, end: MachineEnd, early: EarlyLosses) -> None:
-    """Record that a slot's machine is gone. A slot that should have a machine ends with the reported cause, or else
-    with the cause that an observation has shown."""
+    """Record that a slot's machine is gone. If the slot should have a machine, the slot ends with the cause that the
+    place reports now. If there is no such cause, it ends with the cause that an earlier observation has shown."""
     if slot.verdict not in DESIRED:
         draft.put_slots(record.id, slot.with_deletion(is_gone=True))
         return
@@ -65,8 +67,8 @@ def _may_appear(slot: Slot) -> bool:
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation must begin to prove that the machine is gone. The moment is the last
-    at which the create could take effect or, if later, the close of the slot."""
+    """Return the moment after which an observation must begin to prove that the machine is gone. It is the close of the
+    slot or the last moment at which the create could take effect, whichever is later."""
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)
 

@@ -1,9 +1,8 @@
 """Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
 failed boot of its pool.
 
-The life of a machine is measured in loop time. The life begins with the plan that first saw the machine run, and ends
-with the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments
-are late.
+A machine's life is measured in loop time, from the plan that first saw the machine run to the observation that first
+showed its end. If the loop did not observe the pool for a while, both moments are late.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class EarlyLosses:
         """Return the slot and the failure of a machine that ended. If the machine was lost early, the returned slot is
         marked as an early loss, and the text of the failure begins with this fact.
 
-        ``ended``: moment at which the observation that shows the end began.
+        ``ended``: start time of the observation that shows the end.
         """
         limit = self._draft.pool(slot.pool).early_loss_seconds
         if not (slot.life.is_early_loss or _is_early(slot, cause, ended, limit)):
@@ -64,8 +63,8 @@ class EarlyLosses:
         return slot.with_life(is_early_loss=True), failure
 
     def judge(self) -> None:
-        """Close the windows of pools and templates that lost most machines early. Open the closed windows for which a
-        machine that was requested later has outlived its first minutes."""
+        """Close the windows of pools and templates that lost most machines early. Open a closed window if a machine
+        that was requested after the close has outlived its first minutes."""
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
@@ -97,8 +96,8 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Open each window that early losses have closed if a machine that was requested later has outlived its first
-    minutes."""
+    """If a machine that was requested after the close has outlived its first minutes, open the window that early losses
+    closed."""
     for record in draft.records():
         for slot in record.slots.values():
             former = closed.get((slot.pool, record.template))
@@ -116,9 +115,9 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Return whether a machine came to its known end. If an observation has shown a cause, the cause decides. If not,
-    ``seen`` (the moment at which the first observation without the machine began) must be near or after the known
-    end."""
+    """Return whether a machine ended because its known end had come. If an observation has shown a cause, the cause
+    decides. If not, ``seen`` (the moment at which the first observation without the machine began) must be near or
+    after the known end."""
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires_at)

@@ -39,11 +39,11 @@ STRAYED = Failure(ErrorClass.INVALID, "The place made the machine without our id
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Findings of the snapshots about pools and templates, besides the changes of single slots."""
+    """Findings from the snapshots that concern pools and templates, not single slots."""
 
     early: EarlyLosses
     began: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-    """Moments of the creates of the machines that this plan first sees running, by pool and template."""
+    """By pool and template: the moment of the create of each machine that this plan first sees running."""
     down: list[tuple[RequestRecord, Slot]] = field(default_factory=list)
     """Machines that were reported to HF as running and are down now."""
 
@@ -92,8 +92,8 @@ def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
 
 
 def _is_unchanged(slot: Slot, machine: Machine) -> bool:
-    """Return whether the machine has not changed since the last plan, which is the usual case, or its slot is set
-    aside."""
+    """Return whether the slot needs no update: the machine has not changed since the last plan (the usual case), or the
+    slot is set aside."""
     known = slot.observed
     return (
         slot.verdict in DESIRED
@@ -152,7 +152,7 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
 
 
 def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
-    """Return the end of a machine that must not begin to run because it has lost our identity or will end too soon.
+    """Return the end of a machine that has lost our identity or will end too soon, and therefore must not begin to run.
     Return None for any other machine."""
     if slot.ran_at is not None:
         return None

@@ -1,9 +1,11 @@
 """Trust: the decision whether the plan may act upon a snapshot. The plan decides once, before its other steps use the
 snapshot.
 
-A snapshot that lacks many machines at once is distrusted until a later list confirms the loss, because HF gives up
-every machine that is reported as lost. A snapshot of a wrong endpoint is distrusted until an operator decides. A
-snapshot of a pool that the configuration has moved away from its machines is distrusted, too.
+A snapshot is distrusted if it lacks many machines at once, because HF gives up every machine that is reported as lost.
+A later list can confirm the loss.
+
+A snapshot of a wrong endpoint is distrusted until an operator decides. A snapshot is also distrusted if the
+configuration names another place for the pool than the place of its machines.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ SHARE = 0.2
 together."""
 
 FIRST_SECONDS = 60.0
-"""Seconds after the loop's start in which an orphan of unknown age counts as old, because it may have existed before
-the start."""
+"""Seconds after the loop's start during which an orphan of unknown age counts as old, because it may have existed
+before the start."""
 
 APPEARED_SECONDS = HOUR
-"""Seconds for which memory keeps the moment at which an orphan appeared. Another provisioner with our identity makes
-more orphans in this time."""
+"""Seconds for which memory keeps the moment at which an orphan appeared. If another provisioner has our identity, it
+makes more orphans within this time."""
 
 YOUNGER_SECONDS = 3.0
 """Margin in seconds. A machine that was made after the loop's start plus the pool's lag plus this margin cannot come
@@ -177,9 +179,10 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
 def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
     """Return a text that describes a wrong endpoint; an empty text if the endpoint seems right.
 
-    The endpoint is wrong if its identity has changed. If identities are unknown, the endpoint is wrong if the snapshot
-    shows none of the pool's machines but shows new machines with our identity. ``absent``: the number of running
-    machines that the snapshot lacks, and how many of these have no known cause.
+    The endpoint is wrong if its identity has changed. If identities are unknown, it is wrong if the snapshot shows none
+    of the pool's known machines, but shows new machines with our identity.
+
+    ``absent``: the numbers of running machines that the snapshot lacks, in total and without a known cause.
     """
     snapshot, memory = draft.snapshots[pool], draft.before
     if snapshot.endpoint_identity:
@@ -226,11 +229,11 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 
 def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> dict[str, str]:
-    """Note the new orphans, and latch the brake if further orphans keep appearing. Return the new orphans that are
-    surely younger than this loop, with the pool of each. ``unknown``: the pool of each orphan.
+    """Note the new orphans, and latch the brake if further orphans keep appearing. Return, with their pools, the new
+    orphans that are surely younger than this loop. ``unknown``: the pool of each orphan.
 
-    If our files were lost, one snapshot may show many machines without a request. If later snapshots show further
-    machines without a request, another provisioner makes these machines.
+    If our files were lost, one snapshot may show many machines without a request. If later snapshots show more such
+    machines, another provisioner makes them.
     """
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
@@ -270,8 +273,8 @@ def _judge_age(draft: Draft, activity: HfActivity, name: str, pool: str, is_expl
 
 
 def format_distrust(pool: str, distrusted: Distrusted, ahead: float) -> str:
-    """Return a sentence for operators about a distrusted snapshot. ``ahead``: seconds from loop time to the wall
-    clock."""
+    """Return a sentence for operators about a distrusted snapshot. ``ahead``: seconds by which the wall clock is ahead
+    of loop time."""
     since = format_utc(distrusted.since + ahead)
     match distrusted.reason:
         case DistrustReason.MASS_LOSS:

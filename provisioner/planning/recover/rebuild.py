@@ -1,7 +1,7 @@
 """Rebuild a lost memory from intent, from the last answers to HF, and from complete snapshots of all pools.
 
-If a request's time is over by the clock that wrote intent, the request gets no creates. New slots get numbers that were
-never used. The brake is latched (law: the brake).
+If a request's time is over according to the clock that wrote intent, the request gets no creates. New slots get numbers
+that were never used. The brake is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
 def _set_verdict(
     slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
 ) -> Slot:
-    """Return the slot with its former verdict, as far as its entry in the answer, HF's returns and the existing
-    machines show the verdict."""
+    """Return the slot with its former verdict. The verdict follows from the slot's entry in the answer, from HF's
+    returns and from the existing machines."""
     is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
     if entry["result"] == "fail":
         if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):

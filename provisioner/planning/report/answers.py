@@ -112,8 +112,8 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 
 
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return the loss of each machine that HF has to return, by name. The machine is gone, has a notice of its end,
-    must be returned because of a hold, or is too old."""
+    """Return the loss of each machine that HF has to return, by name. Such a machine is gone, has a notice of its end,
+    is under a drain or cancel, or is too old."""
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for _, slot in memory.slots:
@@ -134,7 +134,7 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     """Return how many further machines each template may have by its caps. Templates without a cap are left out.
 
-    The back-off does not count, because HF asks once, when it starts, and keeps the number.
+    Back-offs are ignored, because HF asks only once, at its start, and keeps the number.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,5 @@
-"""Unmet machines: machines of open requests that do not run, by pool and by the pending reason that the plan found.
+"""Unmet machines: the wanted machines of an open request that do not run, by pool and by the pending reason that the
+plan found.
 
 The module uses no I/O, clock or logger.
 """
@@ -128,11 +129,9 @@ def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slo
 def _find_next_pool(
     draft: Draft, capacity: Capacity, template: str, pool: str, spills_at: float | None
 ) -> dict[str, Any]:
-    """Return fields of ``Unmet``: the first pool after ``pool`` that takes machines, the moment at which it is used,
-    and why the pools between them take no machine.
-
-    A machine that keeps its position in a queue has no next pool, so that the result is empty.
-    """
+    """Return fields of ``Unmet``: the first pool after ``pool`` that takes machines, the moment from which it is used,
+    and why each pool in between takes no machine. A machine that keeps its position in a queue has no next pool; the
+    result is then empty."""
     if spills_at == NEVER:
         return {}
     lacks: dict[str, PendingReason] = {}
@@ -196,8 +195,8 @@ def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
-    """Return fields of ``Unmet``: the size of the window, and the moment at which the next pool is used. The size is
-    left out while calls to the pool are under way."""
+    """Return fields of ``Unmet``: the size of the window, and the moment at which the next pool is used. The result has
+    no size while calls to the pool are under way."""
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
     if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:

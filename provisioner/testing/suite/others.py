@@ -134,7 +134,7 @@ def test_machines_of_another_pool_or_provisioner_are_not_ours(place: Place, whic
     place.until_seen(ONE)
 
     def running() -> set[str]:
-        """Return the names of the other's machines that run."""
+        """Return the names of the running machines of the other pool or provisioner."""
         seen = other.observe(place.now(), {}).machines
         return {name for name, machine in seen.items() if machine.phase is Phase.RUNNING}
 

@@ -2,9 +2,10 @@
 
 ``world.calls`` counts every call by method.
 
-Fault modes of calls. Targets: the name of the MIG, VM or operation, or else of the zone or region; the method, such as
-``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``; or ``<name>/<method>``. Further modes
-are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
+Fault modes of calls. Targets: a name, a method or ``<name>/<method>``. The name is that of the MIG, VM or operation; if
+there is none, that of the zone or region. A method is, for example, ``instanceGroupManagers.createInstances`` or
+``regionInstanceGroupManagers.get``. Further modes are in ``lists.py`` (lists), ``group_registry.py`` (operations),
+``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
 
 * ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a simulated minute
 * ``unavailable``: 503 before the call is applied
@@ -39,7 +40,7 @@ from provisioner.lab.cloud.compute.resource_documents import error_document, wit
 from provisioner.lab.cloud.world import Fault, World
 
 WAIT_LIMIT = 120.0
-"""Seconds after which the wait for an operation ends although the operation is not done."""
+"""Seconds after which the wait for an operation ends even if the operation is not done."""
 
 BETA = "/compute/beta/"
 ALLOWED = "instanceGroupManagers/{name}/testIamPermissions"

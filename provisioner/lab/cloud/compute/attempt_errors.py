@@ -37,7 +37,7 @@ def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
 
 
 def _stockout_details(spec: MigSpec, zone: str) -> list[Document]:
-    """Return the three entries of ``errorDetails`` as public reports show them. Each entry has one field."""
+    """Return the three entries of ``errorDetails`` in the form that users have published. Each entry has one field."""
     words = (
         f"A {spec.machine_type} VM instance is currently unavailable in the {zone} zone. Alternatively, you can try"
         " your request again with a different VM hardware configuration or at a later time. For more information, see"

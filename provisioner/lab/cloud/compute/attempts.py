@@ -3,8 +3,8 @@
 Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the zone. The member stays CREATING with
 ``lastAttempt.errors``, an entry appears in listErrors, and the MIG tries again after a growing pause.
 
-* ``stockout``: no capacity; ``code`` (ZONE_RESOURCE_POOL_EXHAUSTED), also ``…_WITH_DETAILS`` or INSUFFICIENT_CAPACITY.
-  With ``after``, that many attempts find capacity first.
+* ``stockout``: no capacity. ``code`` is ZONE_RESOURCE_POOL_EXHAUSTED by default; it may be ``…_WITH_DETAILS`` or
+  INSUFFICIENT_CAPACITY. With ``after``, the first ``after`` attempts find capacity.
 * ``quota``: QUOTA_EXCEEDED with quotaInfo; ``limit`` (500), ``metric`` (the family's CPUs)
 * ``ip_exhausted``: IP_SPACE_EXHAUSTED
 * ``attempt_error``: any other error: ``code`` (INTERNAL_ERROR), ``message``
@@ -69,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """Remove a VM whose insert has begun, because there is no room."""
+        """Remove, for lack of room, a VM whose insert has begun."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)

@@ -1,5 +1,5 @@
-"""Checks of calls about a managed instance group: of counts, names, sizes and URLs of instances. A wrong call is
-refused at once."""
+"""Checks of the counts, names, sizes and URLs in calls about a managed instance group. A wrong call is refused at
+once."""
 
 from __future__ import annotations
 

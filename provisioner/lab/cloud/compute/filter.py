@@ -118,8 +118,13 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """Parse up to a closing parenthesis or the end of the text. Return the predicate that holds if all parts joined
-        by AND, or by a space, hold. A part may be several terms joined by OR. ``depth``: number of open parentheses."""
+        """Parse up to a closing parenthesis or the end of the text.
+
+        The text consists of parts that are joined by AND or by a space. A part may be several terms that are joined by
+        OR. Return the predicate that holds if all parts hold.
+
+        ``depth``: number of open parentheses.
+        """
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
             if token == _Token("word", "AND"):

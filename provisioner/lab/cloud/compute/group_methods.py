@@ -1,4 +1,4 @@
-"""Methods of the API that change a group or list its instances, used more by operators than by programs."""
+"""Methods of the API that change a group or list its instances. Operators use these methods more than programs do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """instanceGroupManagers.patch: the effect of a JSON merge patch on a MIG, and the MIG's document afterwards.
 
-A member keeps the template from which it was made until it is recreated. An update of type PROACTIVE recreates all
+Until a member is recreated, it keeps the template from which it was made. An update of type PROACTIVE recreates all
 members at once. Until all have been recreated, ``status.versionTarget.isReached`` is false.
 """
 
@@ -142,8 +142,8 @@ def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """Merge two documents as RFC 7396 demands: objects field by field, and null removes a field. A fixed number and a
-    percentage replace each other."""
+    """Merge two documents as RFC 7396 demands: objects field by field, and null removes a field. A fixed number in the
+    patch replaces a percentage, and a percentage replaces a fixed number."""
     merged = dict(document)
     for name, value in patch.items():
         if value is None:
@@ -167,8 +167,8 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(limit: Mapping[str, Any], size: int) -> Document:
-    """Return a limit of updates as it was given (a fixed number or a percentage), together with the number of machines
-    that the limit means for ``size`` machines, rounded up."""
+    """Return a limit of updates: the fixed number or percentage as it was given, and the number of machines that this
+    limit means for ``size`` machines, rounded up."""
     if "percent" in limit:
         return {"percent": limit["percent"], "calculated": -(-size * limit["percent"] // 100)}
     return {"fixed": limit["fixed"], "calculated": limit["fixed"]} if "fixed" in limit else {"calculated": 0}

@@ -147,12 +147,12 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name, each in the form of the spec of a MIG that began with the
-        template."""
+        """Return the project's instance templates by name. A template is shown as the spec of a MIG that was made with
+        it."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:
-        """Preempt running VMs, as happens to Spot VMs. Return the names of the VMs that ran."""
+        """Preempt running VMs, as happens to Spot VMs. Return the names of the preempted VMs."""
         return [name for name in names if [vm for vm in self.vms.named(name) if self.vms.preempt(vm)]]
 
     def state(self) -> list[dict[str, Any]]:

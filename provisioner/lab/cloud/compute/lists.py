@@ -1,12 +1,12 @@
 """Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and their faults.
 
-Fault modes. Targets: the zone or region, the method such as ``instances.list``, ``<place>/<method>``. For
+Fault modes. Targets: the zone or region; the method, such as ``instances.list``; or ``<place>/<method>``. For
 listManagedInstances, ``<place>`` is the MIG. In an aggregated list, a fault has a chance to strike for each zone and
 region.
 
 * ``list_lag``: the list shows the state ``seconds`` (10, at most 120) ago
 * ``partial_list``: a part of the items is missing, with a warning of ``code`` (UNREACHABLE). A page keeps the fraction
-  ``kept`` (0.5) of its items; an aggregated list keeps no item of the zone.
+  ``kept`` (0.5) of its items; an aggregated list keeps no item of a zone that the fault strikes.
 * ``empty_page``: a page without items, whose nextPageToken repeats the page
 * ``moved_page``: the list changed between two pages. Each page after the first lacks its first ``items`` (1) entries
   or, if ``items`` is negative, repeats as many entries of the previous page.
@@ -191,7 +191,7 @@ def aggregated_page(call: ListCall, kind: str, field: str, scopes: Mapping[str, 
 
 
 def in_order(call: ListCall, source: Source) -> Source:
-    """Return the source in the requested order: of names, or ``creationTimestamp desc``. Raise 400 for any other
+    """Return the source in the requested order: by name, or ``creationTimestamp desc``. Raise 400 for any other
     order."""
     order = call.query.get("orderBy", "")
     if order == "creationTimestamp desc":

@@ -1,4 +1,4 @@
-"""The changes of members of a simulated managed instance group: by calls, by their VMs, and by others.
+"""The changes that calls, VMs and others make to the members of a simulated managed instance group.
 
 Fault modes that play changes by others. Targets: the VM's name, the MIG, the zone.
 
@@ -103,7 +103,7 @@ class MemberLife:
             self._attempts.schedule(member, 0.0)
 
     def update(self) -> None:
-        """If the update is PROACTIVE, replace the members with an old template one after the other."""
+        """If the update is PROACTIVE, replace the members that have an old template, one after the other."""
         group = self._group
         old = [member for member in group.members.values() if group.outdated(member)]
         for turn, member in enumerate(old):

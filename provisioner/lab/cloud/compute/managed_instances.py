@@ -30,7 +30,7 @@ class Member:
     errors: tuple[Document, ...] = ()
     """Errors of the last attempt."""
     previous: Vm | None = None
-    """The last VM of the member that is gone; None if the member has not lost a VM."""
+    """The member's last VM that is gone; None if the member has not lost a VM."""
     leaving: bool = False
     """True once the member has left the group. Lists show the member for some seconds more."""
     keeps_template: bool = False
@@ -97,7 +97,7 @@ class Members:
 
     @property
     def initial_delay(self) -> float:
-        """Seconds for which a new member may fail its health check."""
+        """Seconds for which failed health checks of a new member do not count."""
         return max(
             (float(one.get("initialDelaySec") or 0) for one in self.settings.get("autoHealingPolicies") or ()),
             default=0.0,

@@ -1,5 +1,5 @@
-"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake in it raises ValueError with the
-position."""
+"""Partial responses of Compute Engine: the ``fields`` parameter. A mistake in this parameter raises ValueError with the
+position of the mistake."""
 
 from __future__ import annotations
 

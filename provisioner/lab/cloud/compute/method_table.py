@@ -120,7 +120,7 @@ def unknown_place(switch: UnknownPlace, project: str, scope: str) -> ApiError:
 
 @dataclass(frozen=True)
 class Collection:
-    """Resources of a project in zones and regions, for the ``list`` of a zone or region and the ``aggregatedList`` of
+    """Resources of a project. The method ``list`` shows those of one zone or region, and ``aggregatedList`` shows
     all."""
 
     kind: str

@@ -46,7 +46,7 @@ class OperationError:
     status: int = 400
     """The HTTP status that the error has in the operation (``httpErrorStatusCode``)."""
     details: Sequence[Document] = ()
-    """``errorDetails``."""
+    """The error's field ``errorDetails``."""
 
     def document(self) -> Document:
         """Return the error in the form in which an operation shows it."""

@@ -165,8 +165,8 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """Return a set in brackets with the names of POSIX's classes translated. Python would read such a name as single
-    characters."""
+    """Return a set in brackets, after translating the names of POSIX's character classes. Python would read such a name
+    as single characters."""
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

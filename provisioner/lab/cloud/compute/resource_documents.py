@@ -197,8 +197,8 @@ def project_document(project: str) -> Document:
 
 
 def with_unknown_words(document: Document) -> Document:
-    """Return a list's document with an action or status, and a field, that this program does not know. A later version
-    of the API may send such words."""
+    """Return a list's document with one action or status, and one field, that this program does not know. Such values
+    may come from a later version of the API."""
     changed = dict(document)
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:

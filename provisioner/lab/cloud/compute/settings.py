@@ -134,7 +134,7 @@ class Timings:
     operation: Delay = (1.0, 4.0)
     """Time from the call of a mutation until its operation is DONE."""
     schedule: Delay = (2.0, 8.0)
-    """Time from a member's creation to its first insert, before the cap on throughput."""
+    """Time from a member's creation to its first insert. The cap on inserts per second may add to this time."""
     inserts_per_second: float = 20.0
     """Maximum number of VMs that a MIG begins to insert per second; 0: no cap."""
     boot: Delay = (18.0, 45.0)

@@ -23,7 +23,7 @@ def gates(spec: Json) -> list[str]:
 
 
 def without_empty_gates(spec: Json) -> Json:
-    """Return the spec without an empty list of gates, as the server stores it."""
+    """Return the spec in the form that the server stores: without an empty list of gates."""
     return {key: value for key, value in spec.items() if key != "schedulingGates" or value}
 
 

@@ -13,14 +13,14 @@ STUCK_LOOK = 5.0
 
 
 class PodEnd:
-    """The steps of a pod from the request to end until its object is gone."""
+    """The steps from the request to end a pod to the removal of its object."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
 
     def stop(self, pod: Stored, within: float, *, reason: str = "", message: str = "") -> None:
-        """Schedule the end of the pod's containers in ``within`` seconds, after which the kubelet confirms the end.
-        ``reason``, ``message``: the fields of the failed pod's status."""
+        """End the pod's containers in ``within`` seconds. The kubelet then confirms the end. ``reason``, ``message``:
+        fields of the status if the pod fails."""
 
         def stopped(pod: Stored) -> None:
             if not pod_status.is_ended(pod.document):
@@ -31,7 +31,7 @@ class PodEnd:
         self._steps.later(within, pod, stopped, always=True)
 
     def stop_delay(self, grace: float) -> float:
-        """Return random seconds until the containers end, at most the grace period."""
+        """Return a random number of seconds after which the containers end, at most the grace period."""
         return min(grace, self._steps.delay(self._steps.timings.stop))
 
     def say_killing(self, pod: Stored) -> None:

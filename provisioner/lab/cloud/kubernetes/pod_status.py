@@ -86,7 +86,7 @@ def with_condition(pod: Json, name: str, status: str, now: str, reason: str = ""
 
 def with_containers(pod: Json, state: Json, *, restarts: int = 0, last: Json | None = None) -> Json:
     """Return the pod with the same status for every container. No container is ready yet. ``last``: the state in which
-    the container ended before."""
+    each container ended the last time."""
     started = "running" in state
     statuses = [
         {

@@ -4,7 +4,7 @@ A method refuses a call by raising :class:`~provisioner.lab.cloud.kubernetes.err
 
 Faults of the model. Targets: the pod's namespace and its name.
 
-* ``quota``: a create beyond ``params.limit`` (default 0) pods of the namespace that have not ended gets 403
+* ``quota``: a create gets 403 if at least ``params.limit`` (default 0) pods of the namespace have not ended
 * ``invalid``: a create gets 422
 * ``altered``: a created pod has ``params.labels`` (null removes a label; default: no label is left) and
   ``params.spec``, as if an admission policy had changed the pod
@@ -13,7 +13,7 @@ Faults of the model. Targets: the pod's namespace and its name.
   seconds).
 * ``no_node_fits``: no node of any size has room for the pod: Unschedulable, FailedScheduling and NotTriggerScaleUp with
   ``params.words`` (default ``3 Insufficient cpu``)
-* ``spot_node``: the pod is bound to a Spot node without asking for one, as with a compute class
+* ``spot_node``: the pod is bound to a Spot node although its spec does not ask for one, as with a compute class
 * ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
   ``params.reason`` (default FailedMount) and ``params.words``. The fault may strike at each attempt (one every
   ``reschedule`` seconds).

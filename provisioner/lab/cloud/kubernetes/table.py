@@ -48,7 +48,8 @@ def _column(name: str, words: str = "", *, wide: bool = False) -> Json:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as kubectl prints ages: at most two units, fewer for longer durations."""
+    """Return a duration in the form of kubectl's ages: one unit, or two if the first number is small and the second is
+    not 0."""
     whole = max(0, int(seconds))
     minutes, hours, days = whole // 60, whole // 3600, whole // 86400
     if whole < 120:

@@ -1,4 +1,4 @@
-"""Watches: a stream of the current objects, then of every change and of bookmarks, and its end.
+"""Watches. A watch is a stream that shows the current objects, then every change, with bookmarks in between.
 
 A watch reads the stored changes at its own speed. If the next change is no longer stored, the stream ends cleanly, as a
 real server does for slow clients.
@@ -51,8 +51,8 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """Return the first lines of the watch. Raise 410 if the requested version is too old, and 504 if it is in the
-        future and the watch begins with a list.
+        """Return the first lines of the watch. Raise 410 if the requested version is too old. Raise 504 if the version
+        is in the future and the watch begins with a list.
 
         The caller has to write these errors into the stream.
         """
