@@ -25,7 +25,7 @@ Listed = TypeVar("Listed")
 """Content of a list, as the place's own code reads the list."""
 Job = TypeVar("Job", contravariant=True)
 """A job in a list of the place."""
-SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when it resumes them"
+SUSPENDED = "{} machines are suspended by their place, e.g. {}: they run on when the place resumes them"
 Record = TypeVar("Record")
 """A job as the place's list shows it."""
 Listing = Mapping[str, Sequence[Record]]
