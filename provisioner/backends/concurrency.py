@@ -37,8 +37,8 @@ CLOSE_SECONDS = 2.0
 class Flow:
     """The limit of concurrent calls to one server, for all threads that call the server. Times are monotonic seconds.
 
-    A round ends when as many responses have arrived as concurrent calls are allowed. Only responses to calls that began
-    in the round count. The limit changes once in a round.
+    The limit changes at most once in a round. A round ends when the number of its responses reaches the limit; a
+    response to a call that began before the round does not count.
     """
 
     def __init__(self) -> None:

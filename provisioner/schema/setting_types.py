@@ -41,8 +41,8 @@ def file_use(field: FieldInfo) -> FileUse | None:
 
 
 def _resolve_path(written: object, info: ValidationInfo) -> object:
-    """Return the path relative to the directory of the configuration, if the context of the validation names this
-    directory."""
+    """Resolve a relative path against the directory of the configuration, which the validation's context names. Without
+    a context, return the path unchanged."""
     return info.context.beside(written) if info.context else written
 
 

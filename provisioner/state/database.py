@@ -99,10 +99,8 @@ def encode_json(content: Mapping[str, Any]) -> bytes:
 
 
 def entries(tables: Mapping[str, Mapping[str, Any]]) -> list[bytes]:
-    """Return each document with its id, in the bytes that our files contain for the document.
-
-    A file that contains these bytes contains this document.
-    """
+    """Return each document as the bytes ``"id":{…}``, exactly as our files have it. A search for these bytes shows
+    whether a file has the document."""
     return [encode_json({key: document})[1:-1] for table in tables.values() for key, document in table.items()]
 
 

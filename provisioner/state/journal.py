@@ -127,9 +127,9 @@ class Journal:
         """Return the lines that contain one of ``needles``, which the caller has encoded as JSON. With ``newest``,
         search only the newest file.
 
-        ``most``: maximum number of lines of each file, the newest ones. The first cycle among them is left out if
-        others remain, because the limit may have cut this cycle. An unreadable file raises no error; the excerpt names
-        the file.
+        ``most``: maximum number of lines of each file, the newest ones. If the file has more lines, the oldest cycle
+        that is left may lack lines. So this cycle is left out, too, unless it is the only one. An unreadable file
+        raises no error; the excerpt names the file.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -147,8 +147,8 @@ class Journal:
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """Return the contents of the files, the oldest first, and the reason why a file cannot be read.
 
-        ``names``: the newest file first. A rotation during the search moves a file to a later name, so the search
-        misses no file. The inode shows whether a file was read already.
+        ``names``: the newest file first. A rotation renames a file to a name that is searched later. So no file is
+        missed, but one may be found twice; its inode shows that.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""

@@ -181,7 +181,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return the sought names that belong to instances of another group, or to instances outside any group."""
+        """Return the names of ``others`` that an instance has. ``standing``: names of instances in shared lists."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -194,8 +194,8 @@ class GroupObserver:
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
-        """Return the members. Raise BackendError if the list has fewer members than the group counted before and after
-        the list."""
+        """Return the members. Raise BackendError if the list is shorter than the group's own count in ``group``, and
+        also shorter than a count that is read after the list."""
         members = self._project.members(self._pool, deadline)
         if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)
