@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -84,6 +85,7 @@ BREAKS: Mapping[str, Break] = {
     "an older epoch of a part": Break(PART, None, "", {"spec": {"epoch": 2, "generation": 18}}, EPOCH),
     "an older generation of a part": Break(PART, None, "", {"spec": {"epoch": 4, "generation": 16}}, OLDER),
     "no epoch of a part": Break(PART, None, "", {"spec": {"epoch": None}}, "Required value"),
+    "hosts beside demand": Break(NOTE, None, "", {"spec": {"hosts": TEXT, "demand": TEXT}}, "have notes of their own"),
     "a hold of an unknown kind": Break(STATE, None, "", {"spec": {"holds": [{"kind": "pouse"}]}}, "Unsupported value"),
     "a reason without end": Break(REQUEST, RUNS, "/status", {"status": {"reason": "x" * 257}}, "may not be more than"),
     "a part that etcd may refuse": Break(PART, None, "", {"spec": {"data": "x" * 700_004}}, "may not be more than"),
@@ -225,7 +227,11 @@ def most_bytes(schema: Document, name: str = "") -> int:
         return int(schema["maxItems"]) * (1 + most_bytes(schema["items"]))
     if schema["type"] != "object":
         return NUMBER_BYTES
-    parts = [len(key) + 4 + most_bytes(one, key) for key, one in schema.get("properties", {}).items()]
+    sizes = {key: len(key) + 4 + most_bytes(one, key) for key, one in schema.get("properties", {}).items()}
+    parts = list(sizes.values())
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if only_one := re.fullmatch(r"!has\(self\.(\w+)\) \|\| !has\(self\.(\w+)\)", rule["rule"]):
+            parts.append(-min(sizes[key] for key in only_one.groups()))
     if of_map := schema.get("additionalProperties"):
         entry = POLL_BYTES if name == "polled" else KEY_BYTES + most_bytes(of_map)
         parts.append(schema["maxProperties"] * entry)

@@ -30,6 +30,7 @@ def _keeps_answer(new: Any, old: Any) -> bool:
 
 RULES: dict[str, Callable[[Any, Any], bool]] = {
     "!has(oldSelf.status) || has(self.status)": lambda new, old: "status" not in old or "status" in new,
+    "!has(self.hosts) || !has(self.demand)": lambda new, old: "hosts" not in new or "demand" not in new,
     "self == oldSelf": lambda new, old: new == old,
     "self.epoch >= oldSelf.epoch": lambda new, old: new["epoch"] >= old["epoch"],
     "self.generation >= oldSelf.generation": lambda new, old: new["generation"] >= old["generation"],

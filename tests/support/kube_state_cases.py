@@ -234,8 +234,8 @@ STEPS: Sequence[Step] = [
     put(LOG, {**PART, "generation": 8, "data": "A" * 700_004}, "422 <nil> spec.data", resourceVersion=CURRENT),
     post(NOTE, {"provisioner": "p", "shown": {"t": 3}}, "201"),
     patch(NOTE, {"spec": {"shown": {"t": 4, "u": 5}, "refused": {"script": {"total": 1, "since": 2.5}}}}),
-    patch(NOTE, {"spec": {"read": [{"at": 1, "digests": "x"}] * 4}}, "422 spec.read"),
-    patch(NOTE, {"spec": {"read": [{"at": 1.0}]}}, "422 spec.read[0].digests"),
+    patch(NOTE, {"spec": {"read": [{"at": 1, "digests": "x"}] * 4}}, "422 <nil> spec.read"),
+    patch(NOTE, {"spec": {"read": [{"at": 1.0}]}}, "422 <nil> spec.read[0].digests"),
     # the lease
     post(LEASE, {**HELD, "unknown": 1}, "201"),
     post(LEASE, HELD, "409 AlreadyExists"),
