@@ -129,9 +129,10 @@ def test_an_api_server_that_is_killed_in_mid_creation_doubles_loses_and_deletes_
         after = space.uids()
         assert before.items() <= after.items(), "nothing was deleted and made again"
         journal = grid.journal()
-        assert not [line for line in journal if line["event"] == "delete"]
-        # A server that starts knows no roles yet and may refuse a create as forbidden: its slot is replaced.
+        # A server that starts knows no roles yet and may refuse a create as forbidden: its slot is replaced. If an
+        # earlier create of the slot took effect and its response was lost, the pod that appears is not needed any more.
         refused = {line["machine"] for line in journal if line["event"] == "create" and line["result"] == "denied"}
+        assert {line["machine"] for line in journal if line["event"] == "delete"} <= refused
         assert len(after) == 400
         assert {name_of(id_, number) for number in range(400)} - after.keys() <= refused, "no other slot was replaced"
 
