@@ -116,8 +116,8 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _identity(name: str, machine: str) -> str:
-    """Return the text that identifies a machine: its machine id. If the machine id is empty or a pod's uid, return the
-    host name, if there is one."""
+    """Return the machine id. If the machine id is empty or is a pod's uid, return the host name instead, if there is
+    one."""
     if len(machine) == UID_LENGTH:  # cheap test first: few of fifty thousand ids have this length
         is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
         return name if name and is_uid else machine

@@ -120,9 +120,10 @@ class Backend(Protocol):
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Begin to delete the machines. If a machine does not exist, this is a success.
 
-        The fields of a delete decide. With ``uid``, delete only the machine with this uid. Without ``uid``, delete the
-        machine with this name and our identity, or, with ``is_adopted``, the machine with this name, whoever owns it.
-        With ``is_forced``, give the machine no grace period, if this kind of place has grace periods.
+        The fields of a delete decide which machine is deleted. With ``uid``, delete only the machine with this uid.
+        Without ``uid``, delete the machine with this name and our identity, or, with ``is_adopted``, the machine with
+        this name, whoever owns it. With ``is_forced``, give the machine no grace period, if this kind of place has
+        grace periods.
         """
 
     def close(self) -> None:
@@ -145,8 +146,8 @@ class Sized(Protocol):
     """A backend that must ask its place for the size of its machines."""
 
     def size(self, seconds: float) -> MachineSize | None:
-        """Return the size that the place names within ``seconds``; None if the place names no size. Raise BackendError
-        if the place does not respond."""
+        """Return the size that the place reports; None if the place reports no size. Raise BackendError if the place
+        does not respond within ``seconds``."""
 
 
 @runtime_checkable
@@ -227,5 +228,5 @@ class Checkable(Protocol):
     """A backend that can find settings of its place that will cause failures."""
 
     def check(self, seconds: float) -> list[Finding]:
-        """Return the findings about the place. The calls may take ``seconds`` together. Raise BackendError if the place
-        does not respond."""
+        """Return the findings about the place. All calls together may take at most ``seconds``. Raise BackendError if
+        the place does not respond."""

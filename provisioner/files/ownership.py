@@ -1,4 +1,4 @@
-"""Owners of files and the user of this process, by the names that ``chown`` and ``chmod`` take."""
+"""Names of users and groups, as ``chown`` takes them, and the message about a refused access to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def group_name(gid: int) -> str:
 def denied_message(path: str) -> str:
     """Return a message that helps an operator to fix a refused access: owner and mode of the file, and our own user.
 
-    If the file cannot be reached, the message names the nearest directory above the file that can be reached.
+    If the file cannot be reached, the message is about the nearest reachable directory above it.
     """
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):

@@ -150,8 +150,8 @@ class Directories:
 
     @property
     def conf(self) -> str:
-        """Return the directory of the instance's two files. Under LSF this is ``conf`` below the directory that the
-        environment names."""
+        """Return the directory of the instance's provider config and templates. Under LSF this is ``conf`` below the
+        directory that PRO_CONF_DIR names."""
         own = self._own_directory("HF_PROVIDER_CONFDIR", "HF_CONFDIR", "conf")
         directory = own or self.environment.get("PRO_CONF_DIR")
         if not directory:
@@ -194,15 +194,16 @@ class Directories:
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
         """Return the instance's own directory: the value of the variable ``own`` or, without this variable, the
-        instance's directory below HF's common directory. Empty if unknown."""
+        instance's directory below HF's common directory. Empty if unknown. ``common``: the variable of the common
+        directory."""
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common_directory(self, name: str, under_top: str) -> str:
-        """Return HF's common directory: the value of the variable ``name`` or, because HF's profile may lack this
-        variable, ``under_top`` below HF_TOP. Empty if unknown."""
+        """Return HF's common directory: the value of the variable ``name``. HF's profile may lack this variable; then
+        return ``under_top`` below HF_TOP. Empty if both variables are missing."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 

@@ -24,8 +24,8 @@ Shards = Sequence[Sequence[str]]
 
 
 def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
-    """Return the shards that a setting describes: by their number, or by a list of pool names for each shard. Return
-    None if the setting is invalid."""
+    """Return the shards that a setting describes, either by the number of shards or by one list of pool names for each
+    shard. Return None if the setting is invalid."""
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
     lists = value if isinstance(value, list) and all(isinstance(names, list) for names in value) else []
@@ -37,8 +37,8 @@ def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
 def find_shard(pool: str, shards: Shards) -> int:
     """Return the number of the shard to which a pool belongs.
 
-    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing). So few
-    pools move if the number of shards changes.
+    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing), so that
+    a change in the number of shards moves only a few pools.
     """
     digest = {number: hashlib.sha256(f"{number}/{pool}".encode()).digest() for number in range(len(shards))}
     return max(digest, key=lambda number: (pool in shards[number], digest[number]))

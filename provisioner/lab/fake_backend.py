@@ -295,8 +295,8 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine of that name only
-        if the machine belongs to this pool or was adopted."""
+        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine with the name in
+        ``delete``, but only if the machine belongs to this pool or was adopted."""
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):
@@ -308,7 +308,8 @@ class FakeBackend:
         return entry.mark is not None and entry.mark.provisioner == self._provisioner
 
     def _is_own(self, entry: Entry) -> bool:
-        """Return True if the machine belongs to this pool and is not a copy of another machine."""
+        """Return True if the machine's mark names this pool and the machine itself. The mark of a copy names the
+        original machine."""
         return entry.mark == (self._provisioner, self.pool, entry.name)
 
 

@@ -80,7 +80,8 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """Return the numbers of calls, of refused calls, and of machines for which the replay has no machine."""
+        """Return the numbers of calls and of refused calls by command, and the number of recorded machines for which
+        the replay has no machine."""
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -125,7 +126,7 @@ class Replay:
         return entry | dict.fromkeys(given, own)
 
     def _own_name(self, entry: Document) -> str | None:
-        """Return the replay's machine for a recorded machine; None if there is none.
+        """Return the name of the replay's machine for a recorded machine; None if there is no such machine.
 
         Each field that may hold the name of the recorded machine is tried. In Morgan Stanley's traces, the field
         machineId does not hold the name but a pod's uid.
@@ -133,7 +134,8 @@ class Replay:
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
-        """Poll all requests once, if HF returns or lists a machine whose name the replay has not read yet."""
+        """Poll all requests once if a machine in ``listed`` has no machine of the replay yet. ``listed``: recorded
+        machines in a call of HF."""
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]

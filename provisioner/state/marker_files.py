@@ -156,7 +156,7 @@ class Heartbeat(Located):
             touch(self.path)
 
     def silent_seconds_until(self, reference_ns: int) -> float | None:
-        """Return the seconds from the last heartbeat to the time stamp of another file that was just touched.
+        """Return the seconds from the last heartbeat to ``reference_ns``, the time at which another file was touched.
 
         Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). The heartbeat is only a hint,
         so an error here must not fail a call that has recorded its request.
@@ -198,7 +198,7 @@ MARK = r"(scripts|loop)-([0-9a-f]{8})-([0-9a-f]{8})"
 
 
 class ConfigMark(NamedTuple):
-    """A mark: the digests of a content of HF's two files that scripts or loop have read."""
+    """A mark: the digests of HF's two files as the scripts or the loop read these files."""
 
     at: int
     """Moment of the last read, in ns by the file system's clock."""
@@ -215,7 +215,7 @@ class Difference(NamedTuple):
 
 
 class ConfigMarks(Located):
-    """The marks in one state directory: a file for each content of HF's two files that scripts or loop have read."""
+    """The marks in one state directory. Each content that scripts or loop have read in HF's two files has a mark."""
 
     def note(self, side: Side, digests: Digests) -> None:
         """Record that a side, scripts or loop, has read HF's two files with these digests, by touching a mark. Raises

@@ -31,8 +31,8 @@ The first table has one document with all other fields, and with the fields of `
 
 
 def _encode_new(before: Mapping[Any, tuple[Any, Any]], now: Mapping[Any, Any], rule: Decode = encode) -> dict[Any, Any]:
-    """Return each value with its document, by key. A value that is the same object as before keeps its document;
-    ``rule`` encodes the others."""
+    """Return each value of ``now`` with its document, by key. A value that is the same object as in ``before`` keeps
+    its document; ``rule`` encodes all other values."""
     return {
         key: known if (known := before.get(key)) and known[0] is value else (value, rule(value))
         for key, value in now.items()

@@ -70,11 +70,11 @@ class Inventory(Located):
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the list, even if the present list is unreadable. If the two lists have no host in common, add the
-        new hosts to the present list instead.
+        """Replace the stored list by ``names``, even if the stored list is unreadable. If ``names`` and the stored list
+        have no host in common, add ``names`` to the stored list instead.
 
-        HF sends a long list in parts, faster than the loop reads them. A list without a common host is then another
-        part. Raises StateUnwritable.
+        HF sends a long list in parts, faster than the loop reads the parts. So ``names`` without a common host are a
+        further part. Raises StateUnwritable.
         """
         content = _document(names)
         with suppress(StateError):

@@ -57,8 +57,8 @@ class ScriptState(Protocol):
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record the maxNumbers that the caller shows to HF, by template id.
 
-        If HF was shown a higher number before, this number stays. Return the maxNumbers to show, and a text that says
-        where an operator finds the record.
+        If HF was shown a higher number before, the higher number stays. Return the maxNumbers to show, and a text that
+        says where an operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
@@ -300,8 +300,8 @@ class State(Protocol):
         all records that the operator wrote before asking."""
 
     def forget_release(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported. A
-        release that an operator asked for later stays."""
+        """Durably forget the release of the brake that ``take_release`` reported last. A release for which an operator
+        asked later stays."""
 
     def sizes(self) -> Mapping[str, int]:
         """Return the bytes of each part that grows with use, by its name."""

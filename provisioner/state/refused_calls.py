@@ -2,7 +2,8 @@
 another process holds. The line has the time and the reason. A line without a reason says that the script answered a
 later call.
 
-The lines are only a hint for operators. No lock guards these files, because a held lock may be the reason.
+The lines are only a hint for operators. No lock guards these files, because a refusal may be caused by a lock that
+another process holds.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class StateFile:
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """Return the documents of one table by id. The last table of the file is read only if it is the wanted table,
-        because the last table is large."""
+        """Return the documents of the table ``name``, by id. The last table of the file is large, so it is read only if
+        it is the table ``name``."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})

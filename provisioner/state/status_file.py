@@ -88,7 +88,7 @@ class PoolStatusFile(Located):
     """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
 
     ``PoolStatus`` in ``telemetry/pool_status.py`` defines the sections. The same class reads and writes
-    ``demand.json``, which has the last step of ``provisioner demand`` (``Report`` in ``demand/service.py``).
+    ``demand.json``, the report of ``provisioner demand`` about its last step (``Report`` in ``demand/service.py``).
     """
 
     def write(self, pool_status: Mapping[str, Any]) -> None:

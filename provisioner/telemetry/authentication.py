@@ -50,8 +50,8 @@ connections."""
 
 
 class FailedLogins:
-    """A counter of wrong tokens by client. All counts are set back to zero ``LOGIN_SECONDS`` after the first wrong
-    token."""
+    """A counter of wrong tokens by client. All counts are reset when ``LOGIN_SECONDS`` have passed since the first
+    wrong token."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

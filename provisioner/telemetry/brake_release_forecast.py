@@ -40,7 +40,8 @@ def find_waiting_orphans(
 ) -> tuple[Waiting, ...]:
     """Return the machines that wait to be deleted as orphans, in the order in which they will be deleted.
 
-    ``limits``: None if unknown. ``news``: names of machines without a request that the loop has not recorded yet.
+    ``limits``: None if unknown. ``news``: names of machines that no request explains and that the loop
+    has not recorded yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -77,10 +78,10 @@ def find_forgotten_requests(
     memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
 ) -> tuple[RequestRecord, ...]:
     """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
-    the request before.
+    the request first.
 
-    The loop counts only HF's calls since its own start, so it may cancel a request some time after this function has
-    returned it.
+    The loop counts only HF's calls since the loop's start, so this function may return a request some time
+    before the loop cancels the request.
     """
     if limits is None:
         return ()

@@ -200,8 +200,8 @@ class RefusalLog:
         """Loop time of the last line, by pool, template and error class."""
 
     def record_cycle(self, report: CycleReport) -> None:
-        """Count and log the refusals of one cycle. The first cycle counts only the machines that wait now, and not
-        earlier refusals."""
+        """Count and log the new refusals of one cycle, and set the number of refused machines that wait now. In the
+        first cycle no refusal counts as new."""
         if report.memory is None:
             return
         self._snapshots |= report.own_snapshots

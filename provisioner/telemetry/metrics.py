@@ -1,5 +1,5 @@
-"""The metrics of the provisioner. Each is described by its type, its name (written out in full, so that a search finds
-it), its labels and its meaning.
+"""The provisioner's metrics. Each metric is described by its type, its name (written out in full, so that a search
+finds it), its labels and its meaning.
 
 Time stamps are in epoch seconds, durations in seconds.
 """
@@ -196,8 +196,8 @@ class Metrics(Group):
         self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Export the series of these pairs, as well as the series of the configured pairs. These pairs have or had
-        machines."""
+        """Export the series of ``pairs``, as well as the series of the configured pairs. ``pairs``: each a pool and a
+        template that have or had machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()

@@ -118,23 +118,23 @@ def _window_document(
 
 
 def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
-    """Return the class ``error``, the ``text`` and the time ``at`` of a failure. Return None if there is no failure, or
-    if the failure is over and no machine waits."""
+    """Return the class ``error``, the ``text`` and the time ``at`` of the failure ``last``. Return None if ``last`` is
+    None, or if the failure is over and no machine waits."""
     if last is None or (last.is_over and not waiting_machines):
         return None
     return {**last.failure.log_fields, **past_fields(memory, "at", last.at, now)}
 
 
 def past_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return two fields for a past time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with the
-    seconds since then. Both fields are None if ``at`` is None."""
+    """Return two fields for a past time ``at`` in loop time: ``<name>`` with the UTC time, and ``<name>_seconds`` with
+    the seconds since then. Both fields are None if ``at`` is None."""
     seconds_passed = None if at is None else round(max(0.0, now - at), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_passed}
 
 
 def coming_fields(memory: Memory, name: str, at: float | None, now: float) -> dict[str, Any]:
-    """Return two fields for a future time ``at`` in loop time: ``name`` with the UTC time, and ``name_seconds`` with
-    the seconds until then. Both fields are None if ``at`` is None."""
+    """Return two fields for a future time ``at`` in loop time: ``<name>`` with the UTC time, and ``<name>_seconds``
+    with the seconds until then. Both fields are None if ``at`` is None."""
     seconds_left = None if at is None else round(max(0.0, at - now), 1)
     return {name: None if at is None else format_utc(memory.wall_of(at)), f"{name}_seconds": seconds_left}
 

@@ -57,9 +57,8 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed by ``change``. If a back-off and the last error have the same text,
-    ``change`` is called once for both. ``change`` is also called only once for a text that several machines of a pool
-    share."""
+    """Return a document with its texts changed by ``change``. ``change`` is called only once for the same text
+    of a back-off and its last error, and only once for the same text of several machines of a pool."""
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}

@@ -21,7 +21,8 @@ from provisioner.telemetry.server import Health
 
 
 class Reporter:
-    """The receiver of each cycle's report, in the loop's thread. The HTTP server's threads read its attributes."""
+    """The receiver of each cycle's report, in the loop's thread. The HTTP server's threads read the receiver's
+    attributes."""
 
     def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
         self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits

@@ -157,7 +157,7 @@ class StatusModel:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """Return the pool and the sentence of each problem of a place that needs no operator."""
+        """Return each place's problems that need no operator: the pool and the problem's sentence."""
         return [(pool, note) for pool, notes in self.problems.items() for note in notes if not note.startswith(FAULT)]
 
     @property

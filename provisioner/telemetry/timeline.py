@@ -35,8 +35,8 @@ class Subject(NamedTuple):
 
     @property
     def request(self) -> str:
-        """Return the id of the request. For a request it is the subject's id; for a machine it is the request's id in
-        the machine's name. Return an empty text for other kinds."""
+        """Return the request's id. If the subject is a request, this is the subject's id; if it is a machine, this is
+        the request's id in the machine's name. Return an empty text for other subjects."""
         if self.kind is Kind.REQUEST:
             return self.id
         return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""
@@ -45,8 +45,8 @@ class Subject(NamedTuple):
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return texts by which to search the journal. Each line about the subject contains at least one of these texts.
 
-    ``lines``: the journal lines that contain the id of the subject. If memory no longer has a return request, these
-    lines name its machines.
+    ``lines``: the journal lines that contain the id of the subject. The machines of a return
+    request that memory no longer has are read from these lines.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')

@@ -19,7 +19,7 @@ HOP_HEADERS = frozenset({"connection", "content-length", "host", "keep-alive", "
 
 
 class Fault(StrEnum):
-    """The faults of the connection to a place. A fault is in force until another is set."""
+    """The faults of the connection to a place. A fault is in force until another fault is set."""
 
     NONE = "none"
     HANG = "hang"

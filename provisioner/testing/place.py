@@ -170,7 +170,7 @@ class Place(ABC):
     # --- the life of a machine (optional) -----------------------------------------------------------------------------
 
     def end(self, name: str, how: How) -> bool:
-        """Let a machine end in this way. Return False if the place has no such end."""
+        """Let a machine end in the way ``how``. Return False if no machine of the place can end in this way."""
         return False
 
     def restart(self, name: str) -> bool:

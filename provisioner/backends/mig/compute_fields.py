@@ -1,4 +1,4 @@
-"""Compute's JSON: the fields that are read of a group, of its members and of the instances of a zone. Pure
+"""The fields that are read from Compute's JSON documents of a group, of its members and of a zone's instances. Pure
 functions."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Member:
 
     @property
     def hindrance(self) -> Failure | None:
-        """Return the failure of the last delete. Return None if no instance was made yet: ``attempt`` is then about the
-        create."""
+        """Return the failure of the last delete. If the instance was not made yet, return None, because ``attempt`` is
+        then about the create."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property

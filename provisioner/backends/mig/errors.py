@@ -154,8 +154,8 @@ def attempt_error(managed_instance: Mapping[str, Any]) -> ComputeError | None:
 
 
 def _most_specific(holder: Mapping[str, Any] | None, status: int) -> ComputeError | None:
-    """Return the first of an object's errors that ``SIGNS`` classifies; if there is none, the first error; None without
-    errors."""
+    """Return the first error in ``holder`` that ``SIGNS`` classifies. If ``SIGNS`` classifies none, return the first
+    error; if there are no errors, None."""
     items = (holder or {}).get("errors") or []
     errors = [ComputeError(status, str(item.get("code", "")), str(item.get("message", ""))) for item in items]
     return next((error for error in errors if classify(error) is not ErrorClass.OTHER), errors[0] if errors else None)

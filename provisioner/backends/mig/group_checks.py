@@ -256,8 +256,8 @@ class Problems:
     ) -> None:
         """Note members that others deleted between two observations, and the likely cause of the deletes.
 
-        ``after``: the machines without those that we asked the group to delete. ``group``: the group's settings in the
-        observation ``after``.
+        ``after``: the machines of the later observation, except those that we asked the group to delete. ``group``: the
+        group's settings in the later observation.
         """
         ran = {name for name, seen in before.items() if seen.machine.phase is Phase.RUNNING}
         if deleted := [name for name in ran & after.keys() if after[name].machine.cause is LossCause.DELETED]:

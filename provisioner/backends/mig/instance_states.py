@@ -152,8 +152,8 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping instance, as it was computed when the stop was first observed; None if the
-    cause is unknown."""
+    """Return the expected end of a stopping machine, as computed when the stop was first observed. Return None if the
+    machine is not stopping or the cause is unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

@@ -103,8 +103,8 @@ class World:
         self.now = max(self.now, to)
 
     def lognormal(self, median: float, p95: float, *, chance: random.Random | None = None) -> float:
-        """Return a delay in seconds with this median and 95th percentile, by the random generator ``chance`` (None: the
-        world's own)."""
+        """Return a random delay in seconds from the distribution with this median and 95th percentile. ``chance``: the
+        random generator (None: the world's own)."""
         if median <= 0:
             return 0.0
         return median * math.exp((chance or self.random).gauss(0.0, math.log(p95 / median) / 1.645))
@@ -119,8 +119,8 @@ class World:
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
         """Return the fault of this mode that strikes one of ``targets`` now; None if no fault strikes.
 
-        The matching faults get a chance one after the other, until one of them strikes. ``chance``: the random
-        generator (None: the world's own).
+        The matching faults are taken in order. Each may strike with the probability ``rate``, until one has struck.
+        ``chance``: the random generator (None: the world's own).
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

@@ -150,7 +150,8 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is ours by its mark, or has the uid in ``sought`` although its mark is gone."""
+        """Return True if the job is ours by its mark, or if ``sought`` has the job's uid under the job's name although
+        the mark is gone."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:

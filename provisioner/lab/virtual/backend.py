@@ -81,8 +81,8 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """Return the machines that exist and are listed. If no machine has changed, return the same mapping as at the
-        last call."""
+        """Return our machines, each from ``appears_seconds`` after its create was requested. If no machine has
+        changed, return the same mapping as at the last call."""
         listed_until = self._world.now - self._place.pool.appears_seconds
         news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:

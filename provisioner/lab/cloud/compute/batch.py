@@ -49,8 +49,8 @@ def _part(identity: str, text: str) -> Part:
 
 
 def format_batch(responses: Iterable[tuple[str, int, str]]) -> bytes:
-    """Return the body of the response to a batch, from Content-ID, status and JSON of each call. The parts' boundary is
-    ``BOUNDARY``."""
+    """Return the body of the response to a batch. ``responses``: Content-ID, status and JSON of the response to each
+    call. ``BOUNDARY`` separates the responses."""
     parts = [
         f"--{BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <response-{identity.strip('<>')}>\r\n\r\n"
         f"HTTP/1.1 {status} {PHRASES.get(status, 'OK')}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"

@@ -15,7 +15,8 @@ _STATES = ("ALL", "RUNNING")
 
 
 def _patch(call: Call) -> Document:
-    """Patch the group. In URLs of the body, replace the address that the caller used by the model's ``BASE``."""
+    """Patch the group. URLs in the body begin with the address that the caller used; replace this address with ``BASE``
+    first."""
     body = json.loads(json.dumps(call.body).replace(call.base, BASE))
     templates = call.groups.templates(call.project)
     return accepted(call, lambda mig, request_id: patch_group(mig, body, templates, request_id))

@@ -157,7 +157,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """Return the settings without the fields at ``paths``. The MIG's spec already contains the values of these
+    """Return the settings without the fields at ``paths``, because the MIG's spec already contains the values of these
     fields."""
     left = dict(settings)
     for path in paths:

@@ -147,8 +147,8 @@ def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Do
 
 
 def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
-    """Return the items of the requested page, and the name of its last item if more items follow (else an empty
-    name)."""
+    """Return the items of the requested page, and the name of its last item if more items follow (else an empty name).
+    ``order``: False for a list that ignores the call's ``orderBy``."""
     if order:
         source = in_order(call, source)
     begin, size = call.begin(), call.page_size
@@ -230,8 +230,7 @@ def _filtered(source: Iterable[tuple[str, Document]], predicate: Predicate | Non
 
 
 def fixed(documents: Mapping[str, Document]) -> Source:
-    """Return a source of these documents. The source shows the same documents for every age, so that its list never
-    lags."""
+    """Return a source of these documents. The source ignores the requested age, so that its list never lags."""
 
     def source(begin: str, _lag: float) -> Iterable[tuple[str, Document]]:
         return [(name, documents[name]) for name in sorted(documents) if name > begin]

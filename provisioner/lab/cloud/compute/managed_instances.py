@@ -104,8 +104,8 @@ class Members:
         )
 
     def outdated(self, member: Member) -> bool:
-        """Return True if the member's VM has another template than the group and a PROACTIVE update may replace running
-        VMs."""
+        """Return True if the template of the member's VM is not the group's template, and if a PROACTIVE update may
+        replace running VMs."""
         policy = self.settings.get("updatePolicy") or {}
         gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
         other = member.vm is not None and member.vm.spec.template != self.spec.template

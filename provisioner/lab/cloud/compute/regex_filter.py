@@ -133,7 +133,7 @@ _CLASSES = {
 
 
 def compile_re2(pattern: str) -> re.Pattern[str]:
-    """Return a Python pattern with the meaning that the text has in RE2. Raises ValueError for syntax that RE2
+    """Return a Python pattern that means the same as ``pattern`` means in RE2. Raises ValueError for syntax that RE2
     refuses."""
     translated = "".join(_translate(match) for match in _PIECE.finditer(pattern))
     try:
@@ -165,8 +165,8 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """Return a set in brackets, after translating the names of POSIX's character classes. Python would read such a name
-    as single characters."""
+    """Return a set in brackets with the names of POSIX's character classes translated, because Python would read the
+    letters of such a name as members of the set."""
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

@@ -121,7 +121,8 @@ def instance_group_document(mig: Mig) -> Document:
 
 
 def template_document(spec: MigSpec, created: float) -> Document:
-    """Return the instanceTemplate of a MIG. The numeric id differs between templates of the same name."""
+    """Return the instanceTemplate of a MIG. The numeric id is made from the template's path, so that templates with the
+    same name in different projects have different ids."""
     return {
         "kind": "compute#instanceTemplate",
         "id": numeric_id(spec.template),

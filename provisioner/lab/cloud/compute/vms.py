@@ -142,8 +142,8 @@ class Vm:
 
     @property
     def scheduling(self) -> Document:
-        """Return the field ``scheduling`` of the VM's managed instance and of the VM's ``resourceStatus``; empty if
-        ``terminates`` is None."""
+        """Return the value of the field ``scheduling``, which the VM's managed instance and the VM's ``resourceStatus``
+        both have; empty if ``terminates`` is None."""
         return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
@@ -186,8 +186,8 @@ class Vms:
         like: Vm | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> Vm:
-        """Begin to make a VM. ``name`` must be free. ``like``: the earlier VM of a recreation; the new VM gets its id
-        and creation time. None: the VM gets a new identity."""
+        """Begin to make a VM. ``name`` must be free. ``like``: the VM that is recreated, whose id and creation time the
+        new VM keeps; None: the new VM gets its own."""
         vm = Vm(
             id=like.id if like else self.world.random.randrange(1 << 60, 1 << 63),
             name=name,

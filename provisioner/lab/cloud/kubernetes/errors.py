@@ -135,8 +135,8 @@ def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiErro
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """Return the error 409 for an object that is not the object that the caller meant. ``resource``: the resource, or
-    the kind for a delete."""
+    """Return the error 409 for an object whose uid or version is not the one that the caller gave. ``resource``: the
+    resource, such as ``pods``, or the kind, such as ``Pod``, if the call is a delete."""
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 

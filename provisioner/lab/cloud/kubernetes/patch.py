@@ -140,8 +140,8 @@ def _operate(holder: Json, operation: Json) -> None:
 
 
 def _steps(path: str) -> list[str]:
-    """Return the steps of a JSON pointer. The first step is empty: it leads from the object that holds the document to
-    the document."""
+    """Return the steps of a JSON pointer. The first step is always empty, and the holder ``{"": document}`` has the
+    document under this empty key."""
     if path and not path.startswith("/"):
         raise ValueError(f"not a JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]

@@ -146,7 +146,7 @@ def scheduled(pod: Json, node: str, host_ip: str, now: str) -> Json:
 
 
 def prepared(pod: Json, now: str, *, ready: bool) -> Json:
-    """Return the pod with the condition for the volumes and network of its node. ``ready``: True if the node has made
+    """Return the pod with the condition PodReadyToStartContainers. ``ready``: True if the node has made the pod's
     volumes and network ready."""
     return with_condition(pod, "PodReadyToStartContainers", str(ready), now)
 
