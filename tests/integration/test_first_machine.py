@@ -433,7 +433,7 @@ def rented(walk: Walk, answer: Any) -> None:
     assert machine["result"] == "succeed"
     assert machine["privateIpAddress"]
     assert walk.machines()[machine["name"]] == KINDS[template]
-    assert f"request {answer['requestId']} ({template}): complete, 1 of 1 running" in walk.status()
+    assert f"request {answer['requestId']} ({template}): complete; 1 of 1 machines run" in walk.status()
 
 
 def given_back(walk: Walk, name: str, timeline: str) -> None:
@@ -441,7 +441,7 @@ def given_back(walk: Walk, name: str, timeline: str) -> None:
     assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]
-    assert re.search(rf"request {request} \(\w+\): complete, 0 of 1 running", walk.status())
+    assert re.search(rf"request {request} \(\w+\): complete; 0 of 1 machines run", walk.status())
 
 
 # --- "It worked", by step ---------------------------------------------------------------------------------------------
