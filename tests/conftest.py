@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from tests.kube.space import Space
     from tests.ray.head import Head
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
-"""A shell lets what it runs in the background ignore Ctrl-C, and so would every program that a test starts."""
+for ending in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(ending, signal.default_int_handler)
+"""Both signals end pytest as Ctrl-C does: fixtures stop the servers that they started. A shell starts its background
+processes with SIGINT ignored, and every program that a test starts would inherit that."""
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.load_profile("steady")
