@@ -126,7 +126,7 @@ def recovery_lines(document: Document) -> Iterator[str]:
     yield from (f"  {kind}.json: {condition}" for kind, condition in files.items())
     yield from (f"  {reason}" for reason in document["reasons"].values())
     for request in document["requests"]:
-        kept = "; only these machines are known. They stay until HostFactory returns them" if request["kept"] else ""
+        kept = ". Known only from its machines, which stay until HostFactory returns them" if request["kept"] else ""
         what = f"machines {request['count']}, template {request['template']}{kept}"
         yield f"  to write back: request {request['id']}, {what}"
     yield from (f"  to write back: return {one['id']} of {', '.join(one['machines'])}" for one in document["returns"])

@@ -93,7 +93,7 @@ class Metrics(Group):
     wakeups = Metric(Counter, "hf_provisioner_wakeups_total", {"source": Wake},
         "Wake-ups of the loop, by cause.")
 
-    # Machines wanted and observed, counted anew in each cycle
+    # Machines wanted and observed, counted again in each cycle
     desired = Metric(Table[Pair], "hf_provisioner_machines_desired", PAIR,
         "Slots that should have a machine.")
     observed = Metric(Table[tuple[str, str, Phase]], "hf_provisioner_machines",

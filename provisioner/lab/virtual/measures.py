@@ -38,7 +38,7 @@ LAWS = {
     "double": Measure("double", "machines made a second time under the same name"),
     "orphan": Measure(
         "or-\nphans",
-        "our machines without a slot that still exist after their grace period; each is counted anew at each check",
+        "our machines without a slot that still exist after their grace period; every check counts them again",
     ),
     "cap": Measure("over\ncap", "creates beyond max_machines, max_machines_total or max_pending"),
     "killed": Measure(

@@ -18,7 +18,7 @@ from provisioner.state.kube.objects import STATES, body, collection, item, objec
 from provisioner.state.kube.parts import Item, patch
 from provisioner.state.record_format import RecordError, decode, encode
 
-TRIES = 10
+ATTEMPTS = 10
 """Number of tries of a change, because several operators may change the holds at the same time."""
 
 KEPT_RELEASES = 200
@@ -81,7 +81,7 @@ class ProvisionerObject:
 
         ``anew``: if the holds are unknown, call ``change`` with no holds.
         """
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             reply = self._api.call("GET", self._path)
             found = None if reply.status == 404 else reply.document
             try:
@@ -104,7 +104,7 @@ class ProvisionerObject:
                     return before, after
             except StateStale:
                 continue
-        raise StateStale(f"{self._path}: others changed it {TRIES} times at the same moment. Try again.")
+        raise StateStale(f"{self._path}: others changed it {ATTEMPTS} times at the same moment. Try again.")
 
     def ask_release(self) -> None:
         """Record that an operator allows the loop to release the brake. Raises StateError."""

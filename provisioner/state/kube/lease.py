@@ -46,7 +46,7 @@ EXPIRED_SECONDS = 0.05
 """Seconds after the expiry of a Lease at which a standby loop reads the Lease again."""
 CALL_SECONDS = RENEW_SECONDS / 2
 """Maximum duration of a call in seconds. Half of ``RENEW_SECONDS`` leaves time for a second try of a renewal."""
-TRIES = 10
+ATTEMPTS = 10
 """Number of tries of a write, because other processes may write at the same moment."""
 
 
@@ -237,7 +237,7 @@ class KubeTurn(SignedLease):
 
         ``sign`` makes the new signature from the previous signature. ``spec``: further fields of the Lease.
         """
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             lease = self._read()
             if not lease["metadata"] and self._waits.now() - self._renewed_at <= RENEW_SECONDS:
                 # The Lease was deleted, and no other loop can have it. If another loop creates it first, ours fails.

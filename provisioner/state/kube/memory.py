@@ -22,7 +22,7 @@ from provisioner.names import RETURN_ID_PREFIX
 from provisioner.state import atomic
 from provisioner.state.errors import Condition, StateError, StateMissing, StateStale, StateUnreadable, condition
 from provisioner.state.kube.connection import ApiServer
-from provisioner.state.kube.memory_reader import LOG, REST, TRIES, Kept, Loaded, MemoryReader, id_of
+from provisioner.state.kube.memory_reader import ATTEMPTS, LOG, REST, Kept, Loaded, MemoryReader, id_of
 from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, STATES, object_name, pack
 from provisioner.state.kube.parts import Conflict, Item, Marks, patch
 from provisioner.state.memory_file import LIFE, MEMORY_TABLES, MemoryCodec
@@ -161,7 +161,7 @@ class KubeMemory(MemoryReader):
 
     def _write_log(self, memory: Memory, documents: dict[str, Document]) -> None:
         loaded = self._loaded
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             kept, changes = self._compare(documents)
             loaded.generation = max(loaded.generation, self._noted) + 1  # each try has a number of its own
             older = memory.brake is not None and memory.brake.reason is BrakeReason.INTENT_OLDER
@@ -190,7 +190,7 @@ class KubeMemory(MemoryReader):
                 with suppress(StateError):  # the file is only a hint
                     atomic.replace(self._note, str(self._noted).encode(), durable=False)
             return
-        raise StateStale(f"{self._api.name}: other writes of the log came before ours {TRIES} times")
+        raise StateStale(f"{self._api.name}: other writes of the log came before ours {ATTEMPTS} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
         """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has

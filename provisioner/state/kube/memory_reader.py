@@ -17,7 +17,7 @@ from provisioner.state.record_format import Document
 LOG, REST = "log", "memory"
 """Names of the two StateParts of memory: its log, and all documents that have no object of their own."""
 
-TRIES = 5
+ATTEMPTS = 5
 """Number of tries. A read is tried again because the loop may write meanwhile. A write is tried again because an
 earlier write that got no response may still take effect."""
 
@@ -73,7 +73,7 @@ class MemoryReader:
         """Read the log and the objects. If they do not agree, read both again, because a loop may be writing. After the
         last try, return the memory as read last. Raises StateMissing or StateUnreadable."""
         loaded = Loaded()
-        for tries_left in range(TRIES - 1, -1, -1):
+        for tries_left in range(ATTEMPTS - 1, -1, -1):
             parts = self._parts.list()
             if (log := parts.get(self._parts.name(LOG))) is None:
                 place = f"kubernetes:{self._api.namespace}"

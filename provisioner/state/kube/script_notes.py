@@ -77,7 +77,7 @@ class KubeNotes:
             joined = [*before, *hosts] if names.keys().isdisjoint(before) else hosts
             change |= {"hosts": objects.pack(sorted(joined)), "digest": digest}  # sorted names take a third
             if len(change["hosts"]) > objects.MOST_PACKED:
-                raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Share them among more loops.")
+                raise StateError(f"{path}: a list of {len(joined)} hosts does not fit. Set more shards.")
         self._note(change, ".hosts")
 
     def note_demand(self, report: Mapping[str, object]) -> None:

@@ -20,7 +20,7 @@ from provisioner.state.settled_answers import Entry, SettledAnswers
 FEW = 10
 """Maximum number of ids that are read one by one. More ids are read with one list of all objects."""
 
-TRIES = 5
+ATTEMPTS = 5
 """Number of tries to add the next entry to an answer. A few tries are enough, because other processes add an entry only
 once or twice in a request's life."""
 
@@ -41,7 +41,7 @@ class KubeEntries(SettledAnswers):
 
     def _tries(self, id_: str) -> Iterator[Entry | None]:
         yield None  # usually there is no entry yet; if there is one, the server refuses a second object of this name
-        for _ in range(TRIES):
+        for _ in range(ATTEMPTS):
             yield self._last(id_)
         raise StateStale(f"{id_}: other processes keep adding answers. Ask again.")
 
