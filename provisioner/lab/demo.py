@@ -1,7 +1,7 @@
 """The demonstration on the embedded cloud: machines are requested, run, are lost and are returned.
 
-The demonstration calls the shell scripts as HostFactory does. A step succeeds only if the cloud's own state shows its
-effect. The provisioner's status does not count.
+The demonstration calls the shell scripts as HostFactory does. A step succeeds only if the cloud's own state shows the
+step's effect. The status that the provisioner reports does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A kind of place in memory. A seed decides when machines boot, run, end and are refused.
+"""A kind of place in memory. A seed decides when machines boot, run and end, and which creates are refused.
 
-The module is the example of a kind, and tests use it. A configuration can name this kind only if a distribution
-registers ``KIND`` in the entry-point group of ``registry``.
+The module is an example of a kind, and tests use it. A configuration can name this kind only after a distribution has
+registered ``KIND``. The entry-point group is in ``registry``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Share = Annotated[float, Field(ge=0, le=1), Expects("a number from 0 to 1")]
 
 
 class FakePool(Pool):
-    """A pool of machines that exist only in the memory of one process, and end when the process ends."""
+    """A pool of machines that exist only in the memory of one process. The machines end with the process."""
 
     kind: str = "fake"
     """The name under which the kind is registered."""
@@ -127,7 +127,7 @@ class Entry:
 class FakePlace:
     """A place with all its machines, including machines of other programs. The place outlives the backends that use it.
 
-    Any thread may call the methods. A method takes full effect, or raises BackendError and has no effect.
+    Any thread may call the methods. If a method raises BackendError, the method has changed nothing.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -250,8 +250,10 @@ class FakeBackend:
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return all machines of this pool. If no machine has changed, the snapshot's ``machines`` are the same object
-        as in the previous snapshot."""
+        """Return all machines of this pool.
+
+        If no machine has changed, ``machines`` is the same object as in the previous snapshot.
+        """
         entries = self.place.entries()
         ended = self.place.records()
         machines = self.place.machines([one for one in entries.values() if self._is_own(one) and one.name not in ended])
@@ -295,8 +297,11 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine with the uid in ``delete``. If ``delete`` has no uid, delete the machine with the name in
-        ``delete``, but only if the machine belongs to this pool or was adopted."""
+        """Delete the machine that has the uid in ``delete``.
+
+        If ``delete`` has no uid, delete the machine that has the name in ``delete``. Such a machine must belong to this
+        pool or be adopted.
+        """
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)
         if entry is not None and (entry.uid == delete.uid if delete.uid else delete.is_adopted or self._is_own(entry)):

@@ -39,8 +39,10 @@ class PlaygroundError(Exception):
 
 
 class Playground:
-    """A directory with configuration and state, the embedded cloud, and the loop. A playground is a context manager,
-    which ends the cloud and the loop when the context ends."""
+    """A directory with configuration and state, the embedded cloud, and the loop.
+
+    A playground is a context manager. At the end of the context, it ends the cloud and the loop.
+    """
 
     def __init__(self, config: Path | None = None, instance: str = INSTANCE) -> None:
         """Set the paths. ``config``: the directory of the configuration to copy; None for config/demoinst."""

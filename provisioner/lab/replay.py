@@ -1,7 +1,7 @@
-"""The replay of recorded calls of HostFactory: the same calls are made again to the scripts.
+"""The replay of recorded calls of HostFactory: the same calls are made to the scripts again.
 
-In a replay, requests and machines get other ids and names than in the recording. The replay finds them in the answers
-of the scripts, and sends them in place of the recorded ids and names.
+In a replay, requests and machines have other ids and names than in the recording. The replay finds the new ids and
+names in the scripts' answers. It sends them in place of the recorded ids and names.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_loop_alive(state: State) -> bool:
 
 @dataclass
 class Replay:
-    """A replay, with its counts and with the ids and names that it has found so far."""
+    """A replay with its counts, and with the ids and names that it has found so far."""
 
     call: CallScript
     speed: float = 1.0
@@ -70,8 +70,10 @@ class Replay:
     """Machines of each request of the recording, as the trace last listed them."""
 
     def play(self, events: Iterable[Event]) -> None:
-        """Make every call. Between two calls, wait as long as the recording did, divided by ``speed``, but at most
-        ``longest_gap``."""
+        """Make every call.
+
+        Between two calls, wait for the recorded time divided by ``speed``, but at most ``longest_gap`` seconds.
+        """
         before: float | None = None
         for event in events:
             if before is not None:
@@ -80,8 +82,10 @@ class Replay:
             self._play(event)
 
     def report(self) -> Document:
-        """Return the numbers of calls and of refused calls by command, and the number of recorded machines for which
-        the replay has no machine."""
+        """Return the number of calls and of refused calls by command.
+
+        Also return the number of recorded machines for which the replay has no machine.
+        """
         return {
             "calls": dict(sorted(self.calls.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -128,8 +132,8 @@ class Replay:
     def _own_name(self, entry: Document) -> str | None:
         """Return the name of the replay's machine for a recorded machine; None if there is no such machine.
 
-        Each field that may hold the name of the recorded machine is tried. In Morgan Stanley's traces, the field
-        machineId does not hold the name but a pod's uid.
+        Try each field that may contain the recorded machine's name. In Morgan Stanley's traces, the field machineId
+        contains a pod's uid instead of the name.
         """
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
@@ -155,8 +159,10 @@ class Replay:
 
 
 def _replace(document: Document, key: str, own: Callable[[Document], Document]) -> None:
-    """Replace each object at ``key``, in a list or alone, by the object that ``own`` returns for it. Other values
-    stay."""
+    """Replace each object at ``key`` by the object that ``own`` returns for it. Keep all other values.
+
+    The value at ``key`` may be a single object or a list.
+    """
     match document.get(key):
         case dict(entry):
             document[key] = own(entry)

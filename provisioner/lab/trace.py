@@ -1,5 +1,7 @@
-"""Recorded calls of HostFactory, read from Morgan Stanley's sqlite file or from the JSON lines that the scripts
-write."""
+"""Recorded calls of HostFactory.
+
+A trace is Morgan Stanley's sqlite file, or a file with the JSON lines that the scripts write.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,9 @@ class Event(NamedTuple):
 
 
 def read_trace(path: Path) -> list[Event]:
-    """Return the calls of a trace in the order of their times. Calls with the same time keep the order of the file.
+    """Return the calls of a trace, ordered by time. Calls with the same time keep the order of the file.
 
-    The format is recognised by the first bytes of the file. Raises TraceError if the file is not a trace.
+    The file's first bytes show its format. Raises TraceError if the file is not a trace.
     """
     try:
         with os.fdopen(open_own(str(path), os.O_RDONLY), "rb") as file:

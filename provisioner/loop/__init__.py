@@ -1,2 +1,4 @@
-"""The loop: cycles that observe, plan, record and act, and the threads that observe pools, carry out batches and
-wake the loop."""
+"""The loop: its cycles and its threads.
+
+A cycle observes, plans, records and acts. The threads observe pools, carry out batches and wake the loop.
+"""

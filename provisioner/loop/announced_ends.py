@@ -1,8 +1,8 @@
-"""Announced ends: an event may announce the end of a machine earlier than an observation can show it.
+"""Announced ends: an event may announce the end of a machine before an observation can show the end.
 
-Such an announcement (a notice) is added to the observed machine and is never state. If an observation begins after the
-announced end, it shows whether the machine has ended, and the notice no longer matters. The module uses no I/O, clock
-or logger.
+Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
+the announced end shows whether the machine has ended, so the notice no longer matters. The module uses no I/O, clock or
+logger.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class Notices:
             self._notices.setdefault(name, notice)
 
     def add_to(self, observation: Observation, lag: float) -> Observation:
-        """Return the observation with the notices added. If machines and notices are the same as in the last call, the
-        mapping of machines is the same object.
+        """Return the observation with the notices added.
 
-        ``lag``: the greatest age of a list in seconds. A notice does not apply to an observation that begins more than
-        ``lag`` after the announced end.
+        If machines and notices have not changed since the last call, the mapping of machines is the same object.
+
+        ``lag``: the greatest age of a list in seconds. A notice is ignored if the observation begins more than ``lag``
+        after the announced end.
         """
         with self._lock:
             notices = self._notices.copy()

@@ -1,5 +1,7 @@
-"""Carry out plans. Each batch runs in a thread of its own, and each pool has one batch at a time, so that a slow pool
-does not delay the other pools."""
+"""Carry out plans. Each batch runs in its own thread, so a slow pool does not delay the other pools.
+
+Each pool has one batch at a time.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,11 @@ def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
-    """Carry out a batch in this thread, and return the outcomes. An error of the backend is not raised: it becomes the
-    outcome of the actions, and the next observations show which of the actions took effect."""
+    """Carry out a batch in this thread, and return the outcomes.
+
+    The function does not raise the backend's errors. An error becomes the outcome of the actions. The next observations
+    show which of these actions took effect.
+    """
     calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
         (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
         (batch.creates, lambda: backend.create(batch.creates, may_start)),
@@ -93,7 +98,7 @@ class Actors(Protocol):
 
 
 class ThreadedActors:
-    """Actors that run each batch in a thread of its own, and call ``wake`` when a batch has ended."""
+    """Actors that run each batch in its own thread. They call ``wake`` when a batch has ended."""
 
     def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
         self._backends = backends
@@ -145,8 +150,10 @@ class ThreadedActors:
 
 
 def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
-    """Ask each place that can record Events to record the machines that ended without a delete by the loop. Only
-    operators read these records."""
+    """Ask each place that can record Events to record the machines that the loop did not delete and that ended.
+
+    Only operators read these records.
+    """
     ends = defaultdict[str, list[Ended]](list)
     for close in closes:
         if (end := _ended(close)) is not None:

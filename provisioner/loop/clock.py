@@ -39,7 +39,7 @@ class Clock(Protocol):
 def gap(before: Memory, uptime: Uptime | None, wall: float) -> float:
     """Return the seconds since a memory was written, between 0 and ``LONGEST_GAP``.
 
-    Within one boot of one host, the host's uptime measures these seconds. After a reboot, or on another host, the wall
+    The host's uptime measures these seconds if the host has not rebooted. After a reboot, or on another host, the wall
     clock measures them.
     """
     written = before.written.uptime

@@ -1,5 +1,8 @@
-"""The values of a cycle: ``Mandate`` (the permission to run cycles as the loop of one epoch), ``Changes`` (for the
-journal) and ``CycleReport`` (for metrics, log and pages)."""
+"""The values of a cycle.
+
+``Mandate`` is the permission to run cycles as the loop of one epoch. ``Changes`` is for the journal. ``CycleReport`` is
+for metrics, log and pages.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,10 @@ CycleResult = Literal["ok", "partial", "failed"]
 
 
 class SupersededError(Exception):
-    """Raised if a newer loop has taken over, so that this loop must not write or act any more (law: one writer per
-    file, one loop)."""
+    """Raised if a newer loop has taken over. This loop must then no longer write or act.
+
+    Law: one writer per file, one loop.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,8 @@ class CycleReport:
 
     @property
     def own_snapshots(self) -> Mapping[str, Snapshot]:
-        """Return the snapshots that show the right place of their pool, including snapshots distrusted for a mass
-        loss."""
+        """Return the snapshots that show the right place of their pool. A snapshot distrusted for a mass loss is
+        included."""
         unseen = self.unseen
         return {name: seen for name, seen in find_snapshots(self.observations).items() if name not in unseen}
 
@@ -129,8 +134,11 @@ class CycleReport:
 
     @property
     def problems(self) -> Mapping[str, tuple[str, ...]]:
-        """Return texts for operators, by pool: the problems that the pool's snapshot shows at its place and, for a
-        distrusted snapshot, the reason of the distrust."""
+        """Return texts for operators, by pool. The texts describe the problems that the snapshot shows at the pool's
+        place.
+
+        For a distrusted snapshot, a further text gives the reason of the distrust.
+        """
         return {
             name: (*snapshot.problems, format_distrust(name, self.distrusted[name], self.ahead_seconds))
             if name in self.distrusted
@@ -140,8 +148,7 @@ class CycleReport:
 
 
 def check_directory(report: CycleReport, directory: str, note: str) -> CycleReport:
-    """Return the report. If machines exist although HostFactory has recorded no request in the directory, add this
-    problem to the report.
+    """Return the report. Add a problem if machines exist but HostFactory has recorded no request in the directory.
 
     ``note``: path of the note that names the state directories used before (``state/directory_note.py``).
     """

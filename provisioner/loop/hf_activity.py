@@ -1,4 +1,7 @@
-"""HF activity: when HF last called and for which requests, derived from the poll markers that the scripts write."""
+"""HF activity: when HF last called, and for which requests.
+
+The poll markers that the scripts write show this activity.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,10 @@ LISTED_SECONDS = DAY
 
 
 def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfActivity:
-    """Return the activity with HF's newest list added. A host that only older lists name stays for a while, because a
-    single list may name only some hosts."""
+    """Return the activity with HF's newest list added.
+
+    A host that only older lists name stays for a while, because one list may name only some hosts.
+    """
     named = dict.fromkeys(names, now)
     if named.keys() == activity.listed_at.keys() and len(named) == len(activity.inventory):  # the usual case
         return replace(activity, listed_at=named, last_list_at=now)
@@ -69,7 +74,7 @@ class HfActivityReader:
         return self.latest
 
     def add_reported(self, reported: Set[str]) -> HfActivity:
-        """Add the ids of terminal answers that were just reported to HF, and return the activity with these ids."""
+        """Add the ids of terminal answers that were just reported to HF. Return the activity with these ids."""
         self.latest = replace(self.latest, read_ids=self.latest.read_ids | reported)
         return self.latest
 

@@ -1,5 +1,7 @@
-"""The command ``provisioner simulate``: run the loop in virtual time under faults, judge it, and compare it with the
-formulas of other programs."""
+"""The command ``provisioner simulate``: run the loop in virtual time under faults.
+
+The command judges the loop and compares it with the formulas of other programs.
+"""
 
 from __future__ import annotations
 
@@ -123,8 +125,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, ordered by scenario, so that the picture of a scenario can be drawn as soon as the scenario's
-    last run has ended."""
+    """Return the runs, ordered by scenario. The picture of a scenario can then be drawn as soon as its last run has
+    ended."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]
@@ -141,7 +143,7 @@ def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run
 def _drawing(directory: Path | None) -> Callable[[Report, str], None]:
     """Return a function that draws the picture of a scenario. If ``directory`` is None, the function draws nothing.
 
-    The directory is made and tested at once, before the runs. Raises UsageError if the directory cannot be used.
+    This call makes the directory and tests it before the runs begin. Raises UsageError if the directory cannot be used.
     """
     if directory is None:
         return lambda report, scenario: None

@@ -66,8 +66,8 @@ class Job:
 class Client:
     """The calls of the place. REPLACE THE BODIES: as written, the place is in memory.
 
-    If a call fails, it raises BackendError with the class of the error; TIMEOUT if there is no response in time. A
-    response that cannot be read completely is an error and never an empty list.
+    A call that fails raises BackendError with the class of the error. The class is TIMEOUT if no response came in time.
+    A response that cannot be read completely is an error and never an empty list.
     """
 
     def __init__(self) -> None:
@@ -150,8 +150,10 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is ours by its mark, or if ``sought`` has the job's uid under the job's name although
-        the mark is gone."""
+        """Return True if the job has our mark, or if ``sought`` names the job with its uid.
+
+        A sought job counts even if it has lost its mark.
+        """
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:

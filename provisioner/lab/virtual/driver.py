@@ -101,12 +101,11 @@ class VirtualLoop:
         self.wake()
 
     def wake(self) -> None:
-        """Begin a cycle in ``GATHER`` seconds, so that further changes until then are handled by the same cycle."""
+        """Begin a cycle in ``GATHER`` seconds. This cycle also handles all changes until then."""
         self._cycle_at(max(self._world.now + GATHER, self._earliest))
 
     def _changed(self, backend: VirtualBackend) -> None:
-        """Wake the loop after a change in a place. The loop wakes at once if the place is watched, and otherwise at the
-        place's next observation."""
+        """Wake the loop after a change in a place. If the place is not watched, wait until its next observation."""
         if self._places[backend.pool].pool.watched:
             self.wake()
         else:

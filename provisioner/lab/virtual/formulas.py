@@ -1,7 +1,7 @@
-"""The formulas by which other programs decide how many machines to add. The formulas work on the same places and the
-same demand as the loop.
+"""The formulas by which other programs decide how many machines to add.
 
-A formula uses neither requests nor names. The constants and the order of the steps come from the other program.
+The formulas work on the same places and the same demand as the loop. A formula uses neither requests nor machine names.
+The constants and the order of the steps come from the other program.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Formula(ABC):
         return 0
 
     def check(self) -> None:  # noqa: B027 - empty on purpose
-        """Do nothing, because a formula makes no promise about names and states, so there is no law to check."""
+        """Do nothing. A formula promises nothing about names and states, so there is no law to check."""
 
     def end(self) -> Mapping[str, float | None]:
         return {}
@@ -106,8 +106,9 @@ class Formula(ABC):
 
 
 class Prp(Formula):
-    """The formula of PRP's provisioner, with a round every two minutes. The number of waiting machines is limited to
-    about a quarter of the number of idle jobs, and to at most 20.
+    """The formula of PRP's provisioner, with a round every two minutes.
+
+    At most 20 machines wait at a time, and at most about one for every four idle jobs.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -126,8 +127,10 @@ class Prp(Formula):
 
 
 class GlideinWms(Formula):
-    """The formula of GlideinWMS, with a round every minute. The number of waiting machines is limited to a third of the
-    number of idle jobs, and to at most 100. A round adds at most 100 machines, evenly over the pools.
+    """The formula of GlideinWMS, with a round every minute.
+
+    At most 100 machines wait at a time, and at most about one for every three idle jobs. A round adds at most 100
+    machines, evenly over the pools.
 
     Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
     """

@@ -1,7 +1,7 @@
 """HostFactory in virtual time: its demand, its calls, and the machines that it believes it has.
 
-This HostFactory gets machines only from terminal answers. In each round it lists its hosts, returns lost and unwanted
-machines, and requests missing machines again.
+This HostFactory gets machines only from terminal answers. In each round it lists its hosts and returns lost and
+unwanted machines. Then it requests the missing machines.
 """
 
 from __future__ import annotations
@@ -122,8 +122,10 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Return the id of a random ended request in every tenth call on average, and an empty list otherwise.
-        HostFactory, too, sometimes polls an ended request again."""
+        """Return the id of a random ended request in one call of ten on average, else an empty list.
+
+        HostFactory, too, sometimes polls an ended request again.
+        """
         return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -178,8 +180,10 @@ class Grid:
             self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Find the ``surplus`` oldest machines of a template. Request the return of each of them that has been unwanted
-        for ``idle_minutes`` and may be returned now."""
+        """Return the unwanted machines of a template. The ``surplus`` oldest machines are unwanted.
+
+        Request the return of a machine once it has been unwanted for ``idle_minutes`` and may be returned.
+        """
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]
         idle = {name: self._idle.get(name, now) for name in have[:surplus]}
@@ -192,7 +196,7 @@ class Grid:
         return not self._habits.hourly_billing or 50 <= minute < 57
 
     def _in_calls(self, all_: Sequence[Any]) -> list[Sequence[Any]]:
-        """Split a sequence of machines into parts, each of the size that HostFactory names in one call."""
+        """Split a sequence of machines into parts. Each part has as many machines as HostFactory names in one call."""
         size = self._habits.batch or max(1, len(all_))
         return [all_[start : start + size] for start in range(0, len(all_), size)]
 

@@ -89,8 +89,11 @@ class _Workers:
         return worker
 
     def _begin(self) -> Connection:
-        """Start a process that ignores SIGINT, and return the connection to the new process. Ctrl-C reaches every
-        process of the terminal. Only the calling process handles Ctrl-C, and ends the started processes."""
+        """Start a process that ignores SIGINT, and return the connection to this process.
+
+        Ctrl-C reaches every process of the terminal. Only the calling process handles Ctrl-C and ends the started
+        processes.
+        """
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work, args=(theirs,), daemon=True)
         with deferred_interrupts():
@@ -134,8 +137,10 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """Wait until the calling process ends, then end the worker process, because its results have no reader any more.
-    This function runs in a thread of the worker process."""
+    """Wait until the calling process ends, then end the worker process. Its results have no reader any more.
+
+    This function runs in a thread of the worker process.
+    """
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

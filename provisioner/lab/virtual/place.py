@@ -1,8 +1,8 @@
 """The machines of a pool in virtual time. The scenario and a random generator decide how machines boot, run, fail and
 end.
 
-This module holds the true state. The module ``backend`` shows this state to the loop, with the distortions of the
-scenario.
+This module holds the true state of the machines. The module ``backend`` shows the loop this state, distorted as the
+scenario says.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a random share of our running machines or, if ``cause`` is ``deleted``, of all our machines."""
+        """End a random share of our running machines. If ``cause`` is ``deleted``, choose from all our machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):

@@ -53,8 +53,8 @@ MOST_IN_MINUTES = 3 * HOUR
 
 
 def draw(report: Report, scenario: str, path: Path) -> None:
-    """Write the picture of a scenario to two files, named ``path`` with the endings .png and .svg. The picture shows
-    the run with the median result."""
+    """Write the picture of a scenario to two files, ``path``.png and ``path``.svg. The picture shows the run with the
+    median result."""
     with matplotlib.rc_context(STYLE):
         figure = _figure(report, scenario)
         FigureCanvasAgg(figure)

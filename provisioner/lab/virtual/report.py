@@ -32,8 +32,7 @@ class Goal(NamedTuple):
 
 
 class ReasonGoal(NamedTuple):
-    """The class of failure that each run of a scenario should report as a reason, and the number of runs that reported
-    this class."""
+    """A goal of a scenario: each run should report this class of failure as a reason."""
 
     reason: str
     seeds: int
@@ -75,8 +74,8 @@ class Report:
         return sorted(self._results[scenario].get(controller, ()), key=lambda result: result.seed)
 
     def forget_samples(self, scenario: str) -> None:
-        """Drop the samples of a scenario whose picture is drawn, because the samples of thousands of runs would fill
-        the computer's memory."""
+        """Drop the samples of a scenario whose picture is drawn. The samples of thousands of runs would fill the
+        computer's memory."""
         for results in self._results[scenario].values():
             results[:] = [replace(result, samples=()) for result in results]
 
@@ -87,8 +86,10 @@ class Report:
         return [Goal(name, most, worst(values(results, name))) for name, most in goals]
 
     def reason_goal(self, scenario: str, controller: str = OURS) -> ReasonGoal | None:
-        """Return the reason that the scenario expects to be reported, and the number of runs that reported it. Return
-        None if the scenario expects no reason."""
+        """Return the reason that the scenario's runs should report, and how many runs reported it.
+
+        Return None if the scenario expects no reason.
+        """
         reason, results = self.scenarios[scenario].reason, self.results(scenario, controller)
         return ReasonGoal(reason, sum(reason in result.reasons for result in results), len(results)) if reason else None
 
@@ -114,8 +115,10 @@ def worst(numbers: Sequence[float | None]) -> float | None:
 
 
 def percentile(numbers: Sequence[float | None], share: float) -> float | None:
-    """Return the percentile ``share`` (0 to 1) of the numbers. A number that is None counts as infinitely large. Return
-    None if the percentile is infinite, or if there are no numbers."""
+    """Return the percentile ``share`` (0 to 1) of the numbers. None counts as infinitely large.
+
+    Return None if the percentile is infinite, or if there are no numbers.
+    """
     if not numbers:
         return None
     ranked = sorted(math.inf if number is None else number for number in numbers)

@@ -1,5 +1,7 @@
-"""The results of many runs for a terminal: a table for each scenario with a row for each controller, or a table with
-two scenarios side by side."""
+"""The results of many runs, as tables for a terminal.
+
+Each scenario has a table with a row for each controller. In a comparison, a table shows two scenarios side by side.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of a scenario with a seed and a controller, and the measures of the run."""
+"""One run of a scenario with a seed and a controller, and the run's measures."""
 
 from __future__ import annotations
 
@@ -253,8 +253,11 @@ class Provisioner:
             self._check_machines()
 
     def _check_machines(self) -> None:
-        """Check the ledger's sums. Record a breach for each machine of ours that has had no slot for longer than the
-        orphans' grace period plus ``ORPHAN_SLACK``. While the brake is latched, record no such breach."""
+        """Check the ledger's sums. Record a breach for each machine of ours that has been an orphan for too long.
+
+        The limit is the grace period of orphans plus ``ORPHAN_SLACK``. While the brake is latched, orphans are no
+        breach.
+        """
         there = {member.name for place in self._stage.places.values() for member in place.ours()}
         self._ledger.audit(len(there))
         memory = self.loop.reconciler.memory

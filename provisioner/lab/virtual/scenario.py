@@ -165,7 +165,7 @@ class Demand(Section):
     """
 
     def level(self, seconds: float) -> int:
-        """Return the number of wanted machines at a time in seconds, without the part that changes at random."""
+        """Return the number of wanted machines at a time in seconds. The random changes of the demand are left out."""
         since = seconds - 60 * self.at_minutes
         if since < 0:
             return 0
@@ -327,8 +327,8 @@ class Scenario(Section):
         return 3600 * self.hours
 
     def is_truthful(self) -> bool:
-        """Return True if every successful observation shows the true state, late by at most the pool's
-        ``lag_seconds``."""
+        """Return True if every successful observation shows the true state. A delay up to the pool's ``lag_seconds`` is
+        allowed."""
         late = any(pool.appears_seconds > pool.lag_seconds for pool in self.pools.values())
         observations = [pool.observations for pool in self.pools.values()]
         changed = [event.change.get("observations", ObservationMode.COMPLETE) for event in self.events]
@@ -337,8 +337,10 @@ class Scenario(Section):
         return not late and not slower and {*observations, *changed} <= truthful
 
     def ends_within(self) -> float | None:
-        """Return the seconds within which every request has to end. Return None if requests have no such limit, because
-        the loop may be unable to rebuild a lost memory in time."""
+        """Return the seconds within which every request has to end; None if requests have no such limit.
+
+        There is no limit if the loop may be unable to rebuild a lost memory in time.
+        """
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]
         if losses and not (self.is_truthful() and self._is_always_seen()):

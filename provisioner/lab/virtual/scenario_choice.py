@@ -60,10 +60,10 @@ def _one_of(scenarios: Mapping[str, Scenario], name: str, where: str) -> Scenari
 
 
 def pairs(one: str, other: str) -> list[tuple[Chosen, Chosen]]:
-    """Return the pairs of scenarios to compare: the scenarios that have the same name in both files, or the only
-    scenario of each file.
+    """Return the pairs of scenarios to compare. The two scenarios of a pair have the same name in both files. If each
+    file has only one scenario, these two are a pair.
 
-    Each scenario of a pair is renamed to contain the name of its file. Raises ConfigError, UnknownScenario.
+    Each scenario is renamed so that its name contains the name of its file. Raises ConfigError, UnknownScenario.
     """
     first, second = choose([one]), choose([other])
     if len(first) == len(second) == 1:

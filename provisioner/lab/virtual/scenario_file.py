@@ -47,7 +47,7 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def catalogue_text() -> str:
-    """Return the text of the catalogue, which is also an example for scenario files of a site."""
+    """Return the text of the catalogue. An operator can use the text as an example for scenario files."""
     return resources.files("provisioner.lab.virtual").joinpath(CATALOGUE).read_text()
 
 

@@ -1,7 +1,8 @@
-"""A state in memory: one object that is a ``ScriptState`` and a ``State``, and that outlives the loops that use it.
+"""A state in memory: one object that is both a ``ScriptState`` and a ``State``. The object outlives the loops that use
+it.
 
-A scenario can damage its parts as files can be damaged: a part can be lost, be replaced by an old copy, or be
-unreadable.
+A scenario can damage parts of the state as files can be damaged. A part can be lost, unreadable, or replaced by an old
+copy.
 """
 
 from __future__ import annotations
@@ -215,7 +216,8 @@ class VirtualTerminalAnswers:
 
 
 class VirtualTurn:
-    """A loop lock that is always granted, so that a scenario can let two loops run at once. Only its epoch matters."""
+    """A loop lock that is always granted. A scenario can therefore let two loops run at once. The lock stores only the
+    epoch."""
 
     def __init__(self) -> None:
         self._epoch = 0

@@ -12,11 +12,12 @@ Levels = tuple[tuple[float, int], ...]
 
 
 def levels_of(events: Sequence[Event], template: str | None) -> Levels:
-    """Return the number of wanted machines over time. ``template``: the template that counts; None for all templates.
+    """Return the number of wanted machines over time; an empty tuple if no machine was ever wanted.
 
-    Requests increase the number, and returns decrease it. A refused call does not count. A machine that failed and was
-    requested again counts twice, because a trace does not show the failure. Return an empty tuple if no machine was
-    ever wanted.
+    ``template``: the template that counts; None for all templates.
+
+    Requests increase the number, and returns decrease it. Refused calls do not count. A machine that failed and was
+    requested again counts twice, because a trace does not show the failure.
     """
     recording = _Recording()
     levels: dict[float, int] = {}

@@ -161,8 +161,11 @@ class Ledger:
         self.wanted = machines
 
     def use(self, hosts: Collection[str]) -> None:
-        """Set the names of the machines that are in use. If the names have changed, the caller must pass a new
-        collection, because the ledger does not read the same collection twice."""
+        """Set the names of the machines that are in use.
+
+        After a change of these names, the caller must pass a new collection. The ledger does not read the same
+        collection twice.
+        """
         if hosts is not self.hosts:
             self.hosts, self._usable = hosts, None
 
@@ -179,8 +182,7 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """End the run. Add the seconds and the cost of the machines that still exist, up to the present virtual
-        time."""
+        """End the run. Add the time and the cost of the machines that still exist, up to now in virtual time."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)
@@ -189,7 +191,9 @@ class Ledger:
         self.audit(sum(map(len, alive.values())))
 
     def audit(self, there: int) -> None:
-        """Record a breach of the law ``books`` unless ``there``, the number of our existing machines, is the number of
-        machines made minus the number of machines gone."""
+        """Record a breach of the law ``books`` if the number of our existing machines is wrong.
+
+        ``there``: this number, which must be the machines made minus the machines gone.
+        """
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")
