@@ -56,7 +56,7 @@ def format_printable(text: str) -> str:
 
 
 def format_printable_lines(text: str) -> str:
-    """Return a text for a screen, with "?" in place of each control character except line ends and tabs."""
+    """Return a text for a screen. Each control character except line ends and tabs becomes "?"."""
     return re.sub(CONTROLS, lambda found: found[0] if found[0] in "\n\t" else "?", text)
 
 
@@ -94,7 +94,7 @@ def get_request_id(prefix: str, name: str) -> str:
 
 
 def short_name(host: str) -> str:
-    """Return a host's first label in lower case, because HF and EGO use short and full names for the same host."""
+    """Return a host's first label in lower case. HF and EGO use both short and full names for a host."""
     return host.partition(".")[0].lower()
 
 

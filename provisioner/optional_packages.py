@@ -21,8 +21,8 @@ class MissingExtra(Exception):
 def require_packages(distribution: str) -> Iterator[None]:
     """Report a failed import in the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
 
-    Raises MissingExtra. If a module of this project other than the lab is missing, the installation is broken, and the
-    ImportError is raised unchanged.
+    Raises MissingExtra. If the missing module is our own and not in the lab, the installation is broken. The
+    ImportError is then raised unchanged.
     """
     try:
         yield
@@ -34,8 +34,11 @@ def require_packages(distribution: str) -> Iterator[None]:
 
 
 def _how_to_install(distribution: str) -> str:
-    """Return a text that says how to install ``distribution`` here. If the bundle's ``install.sh`` has installed only
-    the scripts (which it records in a file), the text names install.sh; otherwise the text names pip."""
+    """Return a text that says how to install ``distribution`` here.
+
+    If the bundle's ``install.sh`` has installed only the scripts, the text names install.sh. Otherwise it names pip. A
+    file records what install.sh has installed.
+    """
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():
             return "run the bundle's install.sh without --scripts-only"

@@ -50,7 +50,7 @@ def is_loop_alive(state: State) -> bool:
 
 @dataclass
 class Replay:
-    """A replay with its counts, and with the ids and names that it has found so far."""
+    """A replay with its counts. It also holds the ids and names that it has found so far."""
 
     call: CallScript
     speed: float = 1.0

@@ -1,6 +1,6 @@
 """Recorded calls of HostFactory.
 
-A trace is Morgan Stanley's sqlite file, or a file with the JSON lines that the scripts write.
+A trace is Morgan Stanley's sqlite file, or JSON lines that the scripts have written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Announced ends: an event may announce the end of a machine before an observation can show the end.
 
 Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
-the announced end shows whether the machine has ended, so the notice no longer matters. The module uses no I/O, clock or
-logger.
+the announced end shows whether the machine has ended. The notice then no longer matters.
+
+The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Notices:
     def add_to(self, observation: Observation, lag: float) -> Observation:
         """Return the observation with the notices added.
 
-        If machines and notices have not changed since the last call, the mapping of machines is the same object.
+        If neither machines nor notices have changed, the mapping of machines is the previous object.
 
         ``lag``: the greatest age of a list in seconds. A notice is ignored if the observation begins more than ``lag``
         after the announced end.

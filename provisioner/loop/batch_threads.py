@@ -1,4 +1,4 @@
-"""Carry out plans. Each batch runs in its own thread, so a slow pool does not delay the other pools.
+"""Carry out plans. Each batch runs in its own thread, so that slow pools delay no other pool.
 
 Each pool has one batch at a time.
 """
@@ -150,9 +150,9 @@ class ThreadedActors:
 
 
 def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -> None:
-    """Ask each place that can record Events to record the machines that the loop did not delete and that ended.
+    """Ask the places to record the machines that ended although the loop did not delete them.
 
-    Only operators read these records.
+    Places that cannot record Events are left out. Only operators read these records.
     """
     ends = defaultdict[str, list[Ended]](list)
     for close in closes:

@@ -29,7 +29,7 @@ LISTED_SECONDS = DAY
 def _with_list(activity: HfActivity, names: Collection[str], now: float) -> HfActivity:
     """Return the activity with HF's newest list added.
 
-    A host that only older lists name stays for a while, because one list may name only some hosts.
+    A single list may name only some hosts. A host that only older lists name therefore stays for a while.
     """
     named = dict.fromkeys(names, now)
     if named.keys() == activity.listed_at.keys() and len(named) == len(activity.inventory):  # the usual case
@@ -87,8 +87,10 @@ class HfActivityReader:
         return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
 
     def _read_inventory(self) -> tuple[tuple[str, ...], int]:
-        """Return the hosts in HF's latest list, and a number that differs after each list. If the file cannot be read,
-        return the previous list and its number, because the list is only a hint."""
+        """Return the hosts in HF's latest list, and a number that differs after each list.
+
+        If the file cannot be read, return the previous list and number. The list is only a hint.
+        """
         try:
             return self._state.listed_hosts() or ((), 0)
         except StateError as error:

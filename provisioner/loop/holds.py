@@ -24,8 +24,8 @@ class HoldChange(NamedTuple):
 class CurrentHolds:
     """The holds in effect.
 
-    If holds.json cannot be read, all holds stay in force. If it cannot be read when the loop starts, the loop acts as
-    if an operator had stopped all.
+    If holds.json cannot be read, all holds stay in force. If the file cannot be read when the loop starts, the loop
+    acts as under stop-all.
     """
 
     def __init__(self, state: State) -> None:
@@ -82,8 +82,10 @@ class CurrentHolds:
 
 
 def _changes(before: Holds | None, after: Holds) -> Iterator[HoldChange]:
-    """Yield the changes between two states of the holds. The removal of a cancel is not a change, because a cancel is
-    removed once it has no effect any more."""
+    """Yield the changes between two states of the holds.
+
+    The removal of a cancel is not a change. The loop removes a cancel once the cancel has no effect any more.
+    """
     former = () if before is None else before.current
     for hold in after.current:
         if hold not in former:

@@ -47,7 +47,7 @@ Keyed = tuple[Hashable, Line]
 
 
 class History:
-    """Writer of the journal, which runs in the loop's thread and writes the changes of each cycle."""
+    """Writer of the journal. It runs in the loop's thread and writes the changes of each cycle."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -112,7 +112,7 @@ class History:
                     self._deleted[action.name] = changes.wall
 
     def _deferral_lines(self, plan: Plan, wall: float) -> Iterator[Keyed]:
-        """Yield a line for each new reason why a request is deferred, and a line when the request is no longer
+        """Yield a line for each new reason that defers a request. Yield another line when the request is no longer
         deferred."""
         requests = plan.memory.requests
         for id_ in self._waits.keys() - plan.deferrals.keys():
@@ -134,7 +134,8 @@ class History:
         self._paused = paused
 
     def _window_lines(self, change: WindowChange) -> Iterator[Keyed]:
-        """Yield a line if a window has halved or doubled, or if its pool has started or stopped backing off."""
+        """Yield a line if a window has halved or doubled. Also yield a line if its pool has started or stopped backing
+        off."""
         key, window = (change.pool, change.template), change.window
         before = self._windows.setdefault(key, change.before or Window(window.window))
         if _is_notable(before, window):
@@ -187,10 +188,9 @@ def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
 
 
 def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
-    """Yield lines for the slots that were opened, the machines that run for the first time, and the machines that are
-    gone.
+    """Yield lines for slots that were opened, machines that first run, and machines that are gone.
 
-    If a place reports why a machine does not run yet, add a line about this failure to ``keyed``.
+    Add a line to ``keyed`` for each failure that keeps a machine from running.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
@@ -247,7 +247,8 @@ def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
 
 
 def _is_notable(before: Window, window: Window) -> bool:
-    """Return True if the window has halved or doubled, or if its pool has started or stopped backing off."""
+    """Return True if the window has halved or doubled. Also return True if its pool has started or stopped backing
+    off."""
     turned = (before.level > 0) != (window.level > 0)
     return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
 
@@ -262,7 +263,7 @@ def _window_line(key: tuple[str, str], before: Window, window: Window) -> Line:
 
 
 def _reported_lines(reported: Reported) -> Iterator[Line]:
-    """Yield a line for each answer that has changed, and for the machines that are newly reported to HF as lost."""
+    """Yield a line for each answer that has changed. Also yield lines for the machines newly reported to HF as lost."""
     for before, record in reported.records:
         fields = _answer_fields(record)
         former = _answer_fields(before) if before else dict.fromkeys(fields, 0) | {"answer": RequestStatus.RUNNING}

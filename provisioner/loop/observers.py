@@ -1,5 +1,7 @@
-"""Observers: each pool is observed in a thread of its own and at its own pace, so that a slow pool does not delay the
-other pools."""
+"""Observers: each pool is observed in its own thread and at its own pace.
+
+A slow pool therefore does not delay the other pools.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,7 @@ observation."""
 
 
 class Observer:
-    """The observer of one pool. The observer runs in a thread of its own at the pool's own pace, and keeps the newest
-    observation."""
+    """The observer of one pool. It runs in its own thread at the pool's pace, and keeps the newest observation."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
         self._backend = backend
@@ -60,9 +61,9 @@ class Observer:
         return self._observation
 
     def list_after(self, when: float) -> None:
-        """Once loop time has reached ``when``, accept only observations whose list was started at ``when`` or later.
+        """Once loop time has reached ``when``, accept only lists that were started at ``when`` or later.
 
-        A backend that makes a list for each observation ignores this call, because its lists are always new.
+        Some backends make a new list for each observation. They ignore this call.
         """
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)
@@ -112,7 +113,7 @@ class Observer:
 
 
 def stop_all(observers: Collection[Observer]) -> None:
-    """End all observers in parallel, because each may be waiting for a cloud that does not answer."""
+    """End all observers in parallel. Each observer may be waiting for a cloud that does not answer."""
     threads = [threading.Thread(target=observer.stop, daemon=True) for observer in observers]
     for thread in threads:
         thread.start()

@@ -104,8 +104,8 @@ class Publisher:
     def settle_revised_answers(self, before: Memory, draft: Draft) -> Set[str]:
         """Settle revised terminal answers before the revision is recorded or acted upon.
 
-        Return the ids for which a script has settled the former answer first. The former answer then stays, because HF
-        has it or is about to get it. Raises StateError, SupersededError.
+        Return the ids for which a script has settled the former answer first. Their former answer stays, because HF has
+        it or is about to get it. Raises StateError, SupersededError.
         """
         revised = answers.find_revised(before, draft)
         if revised:

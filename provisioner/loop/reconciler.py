@@ -1,7 +1,7 @@
 """The order of one cycle: take the observations, read intent, plan, record, act, remember.
 
-The process may end at any instruction. So a call to a cloud starts only when memory.json contains the slot of the call
-(law: recorded before acted).
+The process may end at any instruction. A call to a cloud therefore starts only after memory.json contains the call's
+slot (law: recorded before acted).
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ NO_PLAN = Plan(Memory(""), due_at=LONG_AGO)
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The last plan and its inputs. Planning is skipped while the inputs are the same and no moment for a new plan
-    has come."""
+    """The last plan and its inputs. The loop skips planning while the inputs stay the same and no new plan is due."""
 
     inputs: tuple[object, ...] = ()
     referenced: object = None
@@ -157,8 +156,10 @@ class Reconciler:
         return make_plan(world, self.memory, self.limits, now)
 
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
-        """Remove the records that may leave the files, and return their ids. The pools are not observed. With
-        ``dry_run``, remove no record, and return the ids that the first pass would remove. Raises StateError."""
+        """Remove the records that may leave the files, and return their ids. The pools are not observed.
+
+        With ``dry_run``, remove no record. Return the ids that the first pass would remove. Raises StateError.
+        """
         now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()
         while (intent := self._load({}, now)) is not None and self.memory is not None:
@@ -261,7 +262,8 @@ def _observation_key(observations: Mapping[str, Observation], limits: Limits, no
 
 
 def _identity(observation: Observation) -> tuple[object, ...]:
-    """Return a key that is equal for observations with the same content, even if they began at different times."""
+    """Return a key that is equal for observations with the same content. The times of the observations do not
+    matter."""
     if isinstance(observation, Snapshot):
         names = observation.foreign, observation.name_collisions, observation.asked
         changes = observation.ends, observation.doubles
@@ -273,8 +275,8 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _activity_key(activity: HfActivity, memory: Memory) -> object:
     """Return a key of HF's activity.
 
-    While there is a terminal answer that HF has not read, each call of HF changes the key. If there is no such answer,
-    only calls that bring news change the key.
+    While HF has not read some terminal answer, each call of HF changes the key. Otherwise only calls that bring news
+    change the key.
     """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

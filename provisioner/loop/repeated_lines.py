@@ -1,5 +1,7 @@
-"""Repeated lines of the journal: the first few are written in full and the rest are counted, so that a storm cannot
-fill the journal."""
+"""Repeated lines of the journal. The first few lines are written in full, and the rest are counted.
+
+A storm of equal lines therefore cannot fill the journal.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,8 @@ class Repeats:
                 yield _counted(series)
 
     def get_due_counts(self, wall: float, *, ending: bool = False) -> Iterator[Line]:
-        """Yield a counted line for each series whose ten minutes are over or, if the loop is ``ending``, for each
-        series."""
+        """Yield a counted line for each series whose ten minutes are over. If the loop is ``ending``, all series are
+        due."""
         for key, series in list(self._series.items()):
             if wall < series.began_at + COUNTED_SECONDS and not ending:
                 continue

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def take_turn(state: State, stop: Latch, longest_cycle: float, stands_by: Callable[[], None]) -> int | None:
-    """Take the loop's lock, raise the epoch, and wait ``longest_cycle`` seconds if the previous loop may still act.
+    """Take the loop's lock and raise the epoch. If the previous loop may still act, wait ``longest_cycle`` seconds.
 
     Return the epoch; None if this loop was stopped while it waited. ``stands_by`` is called if another loop runs.
     """

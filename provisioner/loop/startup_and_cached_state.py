@@ -62,8 +62,8 @@ class CachedIntent:
         the generation of the copy."""
 
     def read(self, *, starting: bool) -> Intent | None:
-        """Return the newest intent. If the loop is ``starting`` without a memory, return None before HF's first
-        request.
+        """Return the newest intent. Return None if the loop is ``starting`` without a memory and HF has made no request
+        yet.
 
         Raises StateMissing if the file has vanished, StateError if it belongs to another provider instance.
         """
@@ -84,7 +84,7 @@ class CachedIntent:
         return self.latest
 
     def forget(self, ids: Collection[str]) -> float | None:
-        """Remove from intent the records that memory has marked as removable. The next plan then removes them from
+        """Remove from intent the records that memory has marked as removable. The next plan removes these records from
         memory.
 
         Return the seconds spent waiting for intent's lock; None if the lock was not needed. Raises StateError.
@@ -97,11 +97,11 @@ class CachedIntent:
         return self._state.intent.remove(ids)
 
     def record_generation(self, generation: int) -> None:
-        """Record in intent's lock file that intent reached this generation, unless a newer generation is recorded.
-        Scripts then refuse to write to an older intent.json.
+        """Record in intent's lock file the generation that intent has reached. If a newer generation is recorded, do
+        nothing.
 
-        Without this record, each write to an older file would raise the file's generation until the file seems current.
-        Raises StateError.
+        Scripts refuse to write to an intent.json that is older than this record. Otherwise an old file would seem
+        current after enough writes, because each write raises its generation. Raises StateError.
         """
         if self.newest < generation:
             self._check()
@@ -132,8 +132,10 @@ class CachedMemory:
         return self._latest
 
     def record(self, memory: Memory, now: float) -> None:
-        """Write a memory if it has changed, if the file was replaced, or if the recorded loop time is too old.
-        Raises StateError."""
+        """Write a memory. Skip the write if the file already contains this memory and a recent loop time.
+
+        Raises StateError.
+        """
         recent = now - self._recorded_at < REWRITE_SECONDS
         if recent and memory is self._latest and self._state.memory.signature() == self._signature:
             return
@@ -170,11 +172,11 @@ class Startup:
         """Pools whose snapshots must not be used yet to rebuild the memory."""
 
     def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
-        """Return the memory with which the loop continues: ``latest``, or a rebuilt memory if an answer that HF has
-        read contradicts ``latest``.
+        """Return the memory with which the loop continues. This is ``latest``, or a rebuilt memory if ``latest`` is
+        old.
 
-        The caller must have read intent after the observations. Otherwise the machine of a newer request would seem to
-        be an orphan. Raises StateError.
+        ``latest`` is old if an answer that HF has read contradicts it. The caller must read intent after the
+        observations. Otherwise the machine of a newer request would seem to be an orphan. Raises StateError.
         """
         self.distrusted = {}
         if latest is None:
@@ -208,10 +210,11 @@ class Startup:
         return memory
 
     def _is_contradicted(self, memory: Memory, inputs: StartupInputs) -> bool:
-        """Return True if memory is old: a request in intent has a settled terminal answer, but memory lacks this
-        request or still has it as open.
+        """Return True if memory is old. Memory is old if it lacks the end of a request whose terminal answer is
+        settled.
 
-        Return False if intent is old, because the requests in an old intent may have left memory long ago.
+        Only requests in intent are compared. Return False if intent is old, because its requests may have left memory
+        long ago.
         """
         if inputs.intent.generation < max(inputs.newest, memory.generation):
             return False
@@ -243,23 +246,28 @@ class Startup:
         return self._scripts_clock(intent) - oldest < limits.request_deadline_seconds
 
     def _scripts_clock(self, intent: Intent) -> float:
-        """Return a lower bound of the present time on the scripts' wall clock, in epoch seconds.
+        """Return the earliest time that the scripts' wall clock can show now, in epoch seconds.
 
-        The bound is the newest time in intent plus the age of intent's file. So the clocks of two machines are not
-        compared (law: time is an argument).
+        The result is the newest time in intent plus the age of intent's file. The clocks of two machines are therefore
+        never compared (law: time is an argument).
         """
         recorded = [request.created_wall for request in intent.requests.values()]
         recorded += [return_request.created_wall for return_request in intent.returns.values()]
         return max(recorded, default=0.0) + self._state.seconds_since_intent()
 
     def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
-        """Return a rebuilt memory in place of an old memory, because answers to HF may be missing in the old memory.
-        Keep only the usage of the old memory."""
+        """Return a rebuilt memory in place of an old memory. An old memory may lack answers to HF.
+
+        Keep only the usage of the old memory.
+        """
         return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
     def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:
-        """Rebuild the memory. Raises StateError until each pool has a snapshot that began after the loss of memory
-        was found."""
+        """Rebuild the memory. Raises StateError while this is not possible.
+
+        Each pool needs a snapshot that began at least ``lag_seconds`` after the loss of memory was found. If intent is
+        old too, an operator has to recover it first.
+        """
         lost = f"{self._state.path}: memory.json is lost or"
         if inputs.intent.generation < inputs.newest:
             raise StateError(

@@ -91,7 +91,7 @@ class PendingReason(StrEnum):
 
 
 class ErrorClass(StrEnum):
-    """Error classes, in one table with the consequences of each class.
+    """Classes of errors. One table lists the consequences of each class.
 
     The value of a class is its metric label, its word in logs, and the first word of the message to HF.
     """
@@ -150,7 +150,7 @@ class ErrorClass(StrEnum):
     def needs_operator_to_observe(self) -> bool:
         """Return whether observations that fail with this class keep failing until an operator fixes the cause.
 
-        INVALID is excluded, because an observation with an invalid response may later succeed without an operator.
+        INVALID is excluded. After an invalid response, an observation may succeed without an operator.
         """
         return self in (ErrorClass.DENIED, ErrorClass.NOT_FOUND)
 
@@ -188,8 +188,10 @@ class DistrustReason(StrEnum):
 
 
 class BrakeReason(StrEnum):
-    """Reasons for the brake, which stops the deletion of orphans until ``provisioner recover --release-brake`` is run
-    (law: the brake)."""
+    """Reasons for the brake (law: the brake). The brake stops the deletion of orphans.
+
+    An operator ends the brake with ``provisioner recover --release-brake``.
+    """
 
     INTENT_OLDER = "intent_older"
     INTENT_LOST = "intent_lost"
@@ -213,10 +215,11 @@ class Failure:
     text: str
 
     def __post_init__(self) -> None:
-        """Make the text printable, because it comes from a cloud and goes to terminals, pages and HostFactory."""
+        """Make the text printable. It comes from a cloud and goes to terminals, pages and HostFactory."""
         object.__setattr__(self, "text", format_printable(self.text))
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Return error class and text as the keys ``error`` and ``text`` of log lines and JSON documents."""
+        """Return the error class and the text for log lines and JSON documents. Their keys are ``error`` and
+        ``text``."""
         return {"error": str(self.error), "text": self.text}

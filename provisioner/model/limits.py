@@ -55,7 +55,10 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class TemplateLimits:
-    """The pools of a template in order, its cap, and the rules by which the last machines of a request are given up."""
+    """The limits of a template: its pools in order, its cap, and its machines' lifetime and price.
+
+    Further limits say when the loop gives up the last machines of a request.
+    """
 
     id: str
     pools: tuple[str, ...]
@@ -136,8 +139,11 @@ class Limits:
         return where.price_per_hour if where else None
 
     def template_problem(self, template: str) -> str:
-        """Return a text that says why no machine of a template can be made, and what an operator has to do; empty if
-        machines can be made."""
+        """Return a text that says why no machine of a template can be made. The text also says what an operator has to
+        do.
+
+        Return an empty text if machines can be made.
+        """
         own = self.templates.get(template)
         if own is None:
             return f"the loop has no template {template}; bring HostFactory's templates file to it"

@@ -98,10 +98,10 @@ BOOTING = "ContainersNotReady"
 
 
 class Slot(NamedTuple):
-    """A try to fill one wanted machine of a request. Name and pool of a slot never change (law: a name is used once).
+    """A try to fill one wanted machine of a request. A slot never changes its name and pool (law: a name is used once).
 
-    A slot is a tuple of tuples because ten thousand slots may change in one cycle, and copying a tuple takes a third of
-    the time of copying a dataclass.
+    A slot is a tuple of tuples because one cycle may change ten thousand slots. Copying a dataclass takes three times
+    as long.
     """
 
     name: str
@@ -138,8 +138,8 @@ class Slot(NamedTuple):
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the machine was lost. A machine whose end was announced, and that HF then returned before its
-        end, also counts as lost."""
+        """Return whether the machine was lost. A machine also counts as lost if its end was announced before HF
+        returned it."""
         return self.verdict is Verdict.LOST or (self.verdict is Verdict.RETURNED and self.observed.cause is not None)
 
     @property
@@ -160,15 +160,19 @@ class Slot(NamedTuple):
 
     @property
     def trouble(self) -> Failure | None:
-        """Return the failure that keeps the machine from running; None if there is no failure. Each pod has a failure
-        until its containers are ready. While a machine only boots, this failure does not count."""
+        """Return the failure that keeps the machine from running; None if there is no failure.
+
+        Each pod has a failure until its containers are ready. This failure does not count while the machine only boots.
+        """
         boots = self.verdict is Verdict.OPEN and self.ran_at is None
         return None if boots and self.failure and self.failure.text.startswith(BOOTING) else self.failure
 
     @property
     def may_cost(self) -> bool:
-        """Return whether a machine that costs money may exist for the slot. If a create was refused, a machine may
-        exist until it is proven gone, but this machine costs nothing."""
+        """Return whether a machine that costs money may exist for the slot.
+
+        After a refused create, a machine may exist until it is proven gone. Such a machine costs nothing.
+        """
         is_known = self.observed.was_seen or self.observed.is_accepted or self.verdict is not Verdict.FAILED
         return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 

@@ -52,7 +52,7 @@ class Outcome:
 
 
 class Transition(NamedTuple):
-    """A change of one slot by a plan or by the outcome of an action, for journal, log, metrics and usage."""
+    """A change of one slot by a plan or by the outcome of an action. Journal, log, metrics and usage use it."""
 
     template: str
     read_at: float
@@ -116,8 +116,10 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Machines of one pool that a request wants and that do not run, all for the same reason. Moments are in loop
-    time."""
+    """Machines that a request wants and that do not run. All are in one pool and have the same reason.
+
+    Moments are in loop time.
+    """
 
     pool: str
     """The pool of the machines, or the pool from which they would be requested first."""

@@ -55,7 +55,7 @@ class Queued:
     each observation."""
 
     def __post_init__(self) -> None:
-        """Make the reason printable, because it comes from a place and goes to terminals, pages and HostFactory."""
+        """Make the reason printable. It comes from a place and goes to terminals, pages and HostFactory."""
         object.__setattr__(self, "reason", format_printable(self.reason))
 
 
@@ -105,8 +105,10 @@ class MachineEnd(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Return whether the machine is proven gone. If the place gave neither a cause nor words, the machine may still
-        exist, because it may have strayed."""
+        """Return whether the machine is proven gone. The place proves this by a cause or a text.
+
+        Without this proof, the machine may have strayed and still exist.
+        """
         return self.cause is not LossCause.UNKNOWN or self.failure is not None
 
 
@@ -218,7 +220,11 @@ class HfActivity:
 
     @property
     def news(self) -> tuple[object, ...]:
-        """Return a key that changes if HF polls a new id, reads a terminal answer, lists other hosts, or calls after a
-        silence. While HF calls, the key also changes every ``NEWS_SECONDS``."""
+        """Return a key that changes if HF's calls bring news. While HF calls, the key also changes every
+        ``NEWS_SECONDS``.
+
+        HF's calls bring news if HF polls a new id, reads a terminal answer or lists other hosts. A call after a silence
+        is news too.
+        """
         counted = len(self.polled_at), self.last_call_at // NEWS_SECONDS
         return self.read_ids, self.inventory, self.since, self.started_at, *counted

@@ -125,8 +125,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, ordered by scenario. The picture of a scenario can then be drawn as soon as its last run has
-    ended."""
+    """Return the runs, ordered by scenario. After a scenario's last run, its picture can then be drawn at once."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]

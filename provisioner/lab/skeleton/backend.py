@@ -150,10 +150,7 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job has our mark, or if ``sought`` names the job with its uid.
-
-        A sought job counts even if it has lost its mark.
-        """
+        """Return True if the job has our mark. A job without a mark counts if ``sought`` contains its name and uid."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:

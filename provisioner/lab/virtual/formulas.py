@@ -108,7 +108,7 @@ class Formula(ABC):
 class Prp(Formula):
     """The formula of PRP's provisioner, with a round every two minutes.
 
-    At most 20 machines wait at a time, and at most about one for every four idle jobs.
+    For every four idle jobs, about one machine may wait. At most 20 machines may wait in all.
 
     Source: sfiligoi/prp-htcondor-portal, event_loop.py.
     """
@@ -129,8 +129,8 @@ class Prp(Formula):
 class GlideinWms(Formula):
     """The formula of GlideinWMS, with a round every minute.
 
-    At most 100 machines wait at a time, and at most about one for every three idle jobs. A round adds at most 100
-    machines, evenly over the pools.
+    For every three idle jobs, about one machine may wait. At most 100 machines may wait in all. A round adds at most
+    100 machines, evenly over the pools.
 
     Source: glideinwms, glideinFrontendElement.py (compute_glidein_min_idle) and glideFactoryLib.py (keepIdleGlideins).
     """

@@ -122,7 +122,7 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Return the id of a random ended request in one call of ten on average, else an empty list.
+        """Return the id of a random ended request with a probability of a tenth. Otherwise return an empty list.
 
         HostFactory, too, sometimes polls an ended request again.
         """
@@ -180,9 +180,9 @@ class Grid:
             self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Return the unwanted machines of a template. The ``surplus`` oldest machines are unwanted.
+        """Request the return of a template's unwanted machines. The ``surplus`` oldest machines are unwanted.
 
-        Request the return of a machine once it has been unwanted for ``idle_minutes`` and may be returned.
+        A machine is returned only after ``idle_minutes`` without use, and only if it may be returned.
         """
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]

@@ -339,7 +339,7 @@ class Scenario(Section):
     def ends_within(self) -> float | None:
         """Return the seconds within which every request has to end; None if requests have no such limit.
 
-        There is no limit if the loop may be unable to rebuild a lost memory in time.
+        Requests have no limit if the loop may fail to rebuild a lost memory in time.
         """
         acts = Counter(event.do for event in self.events)
         losses = acts[Act.LOSE_MEMORY] + acts[Act.OLD_MEMORY]

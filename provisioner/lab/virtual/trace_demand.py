@@ -16,8 +16,8 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
 
     ``template``: the template that counts; None for all templates.
 
-    Requests increase the number, and returns decrease it. Refused calls do not count. A machine that failed and was
-    requested again counts twice, because a trace does not show the failure.
+    Requests increase the number, and returns decrease it. Refused calls do not count. A trace does not show that a
+    machine has failed. If HF requests such a machine again, it therefore counts twice.
     """
     recording = _Recording()
     levels: dict[float, int] = {}

@@ -182,7 +182,7 @@ class Ledger:
         self.tally.idle_seconds += seconds * max(0, len(self.running) - self.wanted)
 
     def close(self, alive: dict[str, list[Member]]) -> None:
-        """End the run. Add the time and the cost of the machines that still exist, up to now in virtual time."""
+        """End the run. For each machine that still exists, add its time and its cost until now."""
         self._advance()
         for pool, members in alive.items():
             seconds = sum(self.world.now - member.asked for member in members)

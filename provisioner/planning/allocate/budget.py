@@ -1,8 +1,9 @@
-"""Budget: the cost of machines, and the number of further machines that the budget pays for. The module uses no I/O,
-clock or logger.
+"""Budget: the cost of machines, and the number of further machines that the budget pays for.
 
-The budget holds creates back and deletes no machine. The hourly limit applies to the cost of all machines that exist or
-were requested. The monthly limit applies to the cost of machines in this month so far.
+If the budget is used up, the plan holds creates back, but deletes no machine. The hourly limit applies to the cost of
+all machines that exist or were requested. The monthly limit applies to the cost of machines in this month so far.
+
+The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ def get_hourly_cost(limits: Limits, machines: Mapping[tuple[str, str], int]) -> 
 
 
 def get_cost(limits: Limits, cells: Mapping[Cell, float]) -> float:
-    """Return the cost of ``cells`` (milliseconds of machine time by template, pool and account) at the prices
-    configured now. A cell without a price costs 0."""
+    """Return the cost of ``cells`` at the prices configured now. A cell without a price costs 0.
+
+    ``cells``: milliseconds of machine time by template, pool and account.
+    """
     return math.fsum(
         milliseconds / 1000 / HOUR * (limits.price(template, pool) or 0.0)
         for (template, pool, _), milliseconds in cells.items()
@@ -59,8 +62,8 @@ class BudgetLeft:
     def __init__(self, draft: Draft, occupied: Mapping[tuple[str, str], int]) -> None:
         """Store the machines that count against the budget.
 
-        ``occupied``: the number of machines that exist or were requested, by pool and template. The caller updates this
-        mapping whenever it requests a machine.
+        ``occupied``: the number of machines that exist or were requested, by pool and template. The caller must update
+        this mapping after each request for a machine.
         """
         self._draft, self._occupied = draft, occupied
 
@@ -83,15 +86,16 @@ class BudgetLeft:
 
     @cached_property
     def _refused(self) -> Counter[tuple[str, str]]:
-        """Return the number of slots whose create was refused, by pool and template. ``occupied`` counts a slot until
-        its machine is proven gone, but after a refused create the slot costs nothing."""
+        """Return the number of slots whose create was refused, by pool and template.
+
+        ``occupied`` contains such a slot until its machine is proven gone. But the slot costs nothing.
+        """
         slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
         return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and not one.may_cost])
 
     @cached_property
     def _month_is_spent(self) -> bool:
-        """Return whether this month's budget is used up. If the budget is used up, ask for a plan at the start of the
-        next month."""
+        """Return whether this month's budget is used up. If so, ask for a plan at the start of the next month."""
         draft, most = self._draft, self._draft.limits.budget.per_month
         if most is None or get_month_cost(draft.before, draft.limits, draft.now, draft.ahead) < most:
             return False
@@ -100,7 +104,7 @@ class BudgetLeft:
 
 
 def format_used_up_budget(limits: Limits) -> str:
-    """Return the message for machines that the loop does not request because the budget is used up."""
+    """Return the message for machines that the loop does not request. The reason is the used-up budget."""
     budget = limits.budget
     parts = ((budget.per_hour, "hour"), (budget.per_month, "month"))
     amounts = " or ".join(f"{most:.2f} {budget.currency} per {unit}" for most, unit in parts if most is not None)
