@@ -1,4 +1,4 @@
-"""Capacity: the number of further machines that each pool takes for each template now, and the reason for the limit."""
+"""Capacity: the number of further machines that each pool takes now, by template. Each number has a reason."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ class Cap(NamedTuple):
 
 
 class Capacity:
-    """The present numbers of machines, by pool and template. From these numbers the plan computes how many more
-    machines a pool takes. The plan updates the numbers while it opens and closes slots."""
+    """The present numbers of machines, by pool and template. They show how many more machines a pool takes.
+
+    The plan updates the numbers when it opens or closes slots.
+    """
 
     def __init__(self, draft: Draft, busy: Set[str]) -> None:
         self._draft = draft
@@ -132,11 +134,11 @@ class Capacity:
         )
 
     def claim_create(self, slot: Slot, template: str) -> bool:
-        """Return whether the create of an open slot may be sent to its pool. If it may be sent and the pool is being
-        probed, count the slot as a probe.
+        """Return whether the create of an open slot may be sent to its pool. If so and the pool is being probed, count
+        the slot as a probe.
 
-        While a pool is probed, it gets one create at a time. A probe whose create has an unknown outcome is counted
-        already, and its create may be sent again.
+        A probed pool gets one create at a time. If a probe's create has an unknown outcome, the create may be sent
+        again. Such a probe is already counted.
         """
         key = (slot.pool, template)
         if not self.is_usable(*key):
@@ -152,8 +154,8 @@ class Capacity:
     def is_pausing(self, slot: Slot, template: str) -> bool:
         """Return whether an unsent create waits for its own pool instead of another pool.
 
-        The create waits while calls to the pool are under way. The create also waits, but at most
-        ``spill_after_seconds``, if the pool backs off only because calls were throttled or got no response.
+        The create waits while calls to the pool are under way. It also waits, at most ``spill_after_seconds``, while
+        the pool backs off only because calls were throttled or unanswered.
         """
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
@@ -164,8 +166,8 @@ class Capacity:
         return slot.pool in self.busy
 
     def room(self, pool: str, template: str) -> Room:
-        """Return how many further machines of the template the pool takes now, and the reason why the pool takes no
-        more."""
+        """Return how many further machines of the template the pool takes now. Also return the reason for this
+        limit."""
         draft, key = self._draft, (pool, template)
         limits, current = draft.pool(pool), draft.window(pool, template)
         if limits.is_paused:
@@ -197,8 +199,10 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return whether a machine that a window holds back waits for this window instead of going to the next pool. A
-        machine waits at most ``spill_after_seconds``, and does not wait after early losses."""
+        """Return whether a machine that a window holds back waits for this window. Otherwise it goes to the next pool.
+
+        A machine waits at most ``spill_after_seconds``. After early losses it does not wait.
+        """
         current = self._draft.window(*key)
         if current.closed_since is None or current.early_loss is not None:
             return current.early_loss is None
@@ -222,7 +226,7 @@ class Capacity:
 
 
 def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | None:
-    """Return the cap that allows the fewest further machines, or None if the pool has no cap.
+    """Return the cap that allows the fewest further machines; None if the pool has no cap.
 
     ``of_template`` and ``in_pool``: the present numbers of machines.
     """
@@ -232,8 +236,10 @@ def tightest_cap(limits: PoolLimits, of_template: int, in_pool: int) -> Cap | No
 
 
 def find_pool_failure(draft: Draft, pool: str, template: str) -> Failure | None:
-    """Return the failure because of which a pool makes no machine of a template: the loop cannot observe the pool, or
-    the pool backs off from a failure. Return None if neither is the case."""
+    """Return the failure that keeps a pool from making machines of a template; None if there is no such failure.
+
+    Either the loop cannot observe the pool, or the pool backs off from a failure.
+    """
     if pool not in draft.snapshots:
         return Failure(ErrorClass.UNAVAILABLE, f"unobservable: pool {pool} could not be seen.")
     return draft.window(pool, template).failure

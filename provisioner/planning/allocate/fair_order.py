@@ -1,9 +1,9 @@
 """Fair order: the order in which the plan serves requests, and the order in which it sends creates.
 
-* Templates take turns to send one create each to a pool. Each template has its own windows. If the pool has a cap over
-  all templates, the template whose request has waited longest gets what the cap still allows.
-* Within a template, the oldest request and the smallest request take turns to be served first, so that neither age nor
-  size can starve a request.
+* Templates take turns to send one create each to a pool. Each template has its own windows. A pool may have a cap over
+  all templates. The template whose request has waited longest then gets what the cap still allows.
+* Within a template, the oldest and the smallest request take turns. Neither age nor size can therefore starve a
+  request.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def _oldest_read_at(records: list[RequestRecord]) -> float:
 
 
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
-    """Return the open requests of one template. If the last create was for the oldest waiting request, order the
-    requests by size, else by age."""
+    """Return the open requests of one template in the order in which they are served.
+
+    The order is by age. If the last create was for the oldest waiting request, the order is by size.
+    """
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
         return by_age
@@ -44,7 +46,7 @@ def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
 
 
 def _count_unasked(record: RequestRecord) -> int:
-    """Return the number of machines of a request for which the loop has not sent a create yet."""
+    """Return the number of a request's machines for which the loop has not sent a create yet."""
     return count_missing(record) + sum(slot.submitted_at is None for slot in pending_slots(record))
 
 
@@ -57,7 +59,9 @@ def _last_asked_at(record: RequestRecord) -> float:
 
 
 def interleave_templates(creates: Sequence[Create]) -> tuple[Create, ...]:
-    """Return the creates in an order in which templates take turns, so that each template gets its share of the creates
-    that fit into this cycle."""
+    """Return the creates in an order in which templates take turns.
+
+    Each template thus gets its share of the creates that fit into this cycle.
+    """
     by_template = group_by(attrgetter("template"), creates)
     return tuple(create for turn in zip_longest(*by_template.values()) for create in turn if create is not None)

@@ -1,5 +1,7 @@
-"""Machine requests: the pool, the number and the names of the machines to request, and the reason why machines stay
-missing."""
+"""Machine requests: the machines to request, with their pools and names.
+
+If machines stay missing, the module also finds the reason.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ NO_NUMBERS = Failure(
 def request_machines(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str = "") -> None:
     """Request the missing machines as far as pools, windows and caps allow. Fail the machines that can never be made.
 
-    ``over_message``: the end of a sentence that names the time limit that has passed; empty while the request has time.
+    ``over_message``: the end of a sentence that names the passed time limit; empty while the request has time.
     """
     template = draft.limits.templates.get(record.template)
     if template is None or not template.pools:
@@ -104,7 +106,7 @@ def _pursue(draft: Draft, record: RequestRecord, slot: Slot, template: TemplateL
 def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
     """Return the next pool that takes the machine; None if the machine stays.
 
-    A machine for which its place has no room moves at once. Any other machine moves ``spill_after_seconds`` after its
+    A machine moves at once if its place has no room for it. Any other machine moves ``spill_after_seconds`` after its
     create or its release from a queue. A machine in a queue moves after ``queue_spill_seconds``, if this is configured.
     """
     if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
@@ -153,8 +155,10 @@ def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str 
 def _spread(
     draft: Draft, record: RequestRecord, template: TemplateLimits, wanted: list[Tries], capacity: Capacity
 ) -> None:
-    """Request machines from the template's pools in the template's order. Record the remaining machines as deferred, at
-    the pool for which they wait or, if they wait for no pool, at the first pool."""
+    """Request machines from the template's pools in the template's order. Record the remaining machines as deferred.
+
+    The deferred machines count at the pool for which they wait. If they wait for no pool, they count at the first pool.
+    """
     reasons: dict[str, PendingReason] = {}
     first = template.pools[0]
     for pool in template.pools:
@@ -186,12 +190,11 @@ def _open(draft: Draft, record: RequestRecord, pool: str, wanted: Sequence[Tries
 
 
 def fail_missing(draft: Draft, record: RequestRecord, wanted: Sequence[Tries], failure: Failure) -> None:
-    """Open slots that fail without a create, so that HF can read a reason for each missing machine: the reason of the
-    machine's failed try, else ``failure``.
+    """Open slots that fail without a create. HF can then read a reason for each missing machine.
 
-    ``wanted`` begins with the untried machines. One slot stands for all untried machines if there are more than
-    ``MOST_LINES``, and for all machines if too few slot numbers are left. If no number is left, the request's message
-    gives the reason.
+    The reason is the failure of the machine's earlier try, else ``failure``. ``wanted`` begins with the untried
+    machines. More than ``MOST_LINES`` untried machines share one slot. If too few slot numbers are left, all machines
+    share one slot. If no number is left, the request's message gives the reason.
     """
     known = draft.requests[record.id]
     untried = bisect_left(wanted, True, key=lambda gap: gap != UNTRIED)
@@ -215,8 +218,8 @@ def _new_slots(
 ) -> list[Slot]:
     """Return a new slot for each missing machine, with the next free numbers (law: a name is used once).
 
-    The caller must check with ``count_free_numbers`` that there are enough numbers, because the field for the number in
-    a name has a fixed width.
+    The number in a name has a fixed width. The caller must therefore check with ``count_free_numbers`` that enough
+    numbers are left.
     """
     first, prefix = draft.requests[record.id].next_slot, draft.limits.prefix
     draft.update_record(record.id, next_slot=first + len(wanted))
@@ -229,8 +232,14 @@ def _new_slots(
 def _find_reason(
     draft: Draft, record: RequestRecord, template: TemplateLimits, capacity: Capacity, over_message: str
 ) -> Failure:
-    """Return the reason why machines are missing. The first reason in this list that applies counts: a hold on all
-    pools, the last failure of a slot, the failure of a pool, the budget, the time limit."""
+    """Return the reason why machines are missing. The first reason that applies counts, in this order:
+
+    * a hold on all pools,
+    * the last failure of a slot,
+    * the failure of a pool,
+    * the budget,
+    * the time limit.
+    """
     if hold_failure := find_hold_failure(draft.holds, template.pools):
         return hold_failure
     failures = [slot.failure for slot in record.slots.values() if slot.verdict is Verdict.FAILED and slot.failure]

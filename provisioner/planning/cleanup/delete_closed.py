@@ -17,8 +17,10 @@ UNKNOWN_GRACE = 120.0
 
 
 def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete those machines of closed slots that still exist, and mark the slots whose machines are stuck. ``busy``:
-    pools that get no deletes now."""
+    """Delete the machines of closed slots if they still exist. Mark the slots whose machines are stuck.
+
+    ``busy``: pools that get no deletes now.
+    """
     for record in draft.records():
         for slot in record.slots.values():
             if slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside:
@@ -31,8 +33,10 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:
-    """Return the slot. Mark it as stuck if its machine still exists ``stuck_after_seconds`` after the moment by which
-    the machine had to be gone."""
+    """Return the slot, marked as stuck if its machine should be gone but still exists.
+
+    The mark is set ``stuck_after_seconds`` after the moment by which the machine had to be gone.
+    """
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
         due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds
@@ -59,8 +63,10 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 
 
 def _gone_by_at(slot: Slot, machine: Machine) -> float:
-    """Return the moment by which the machine must be gone: the end of its grace period, or ``UNKNOWN_GRACE`` after
-    its first delete if the period is unknown."""
+    """Return the moment by which the machine must be gone. This is the end of its grace period.
+
+    If the period is unknown, the moment is ``UNKNOWN_GRACE`` after the machine's first delete.
+    """
     ends, first_sent = _grace_ends_at(machine), slot.deletion.first_sent_at
     return first_sent + UNKNOWN_GRACE if ends == NEVER and first_sent is not None else ends
 
@@ -74,8 +80,10 @@ def _repeat_seconds(slot: Slot, sent: float) -> float:
 
 def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
     """Return the moment from which a machine is deleted by force. Return ``NEVER`` if forced deletes are not
-    configured. Also return ``NEVER`` before the first delete, because a delete with a grace period always comes
-    first."""
+    configured.
+
+    A delete with a grace period always comes first. Before this delete, also return ``NEVER``.
+    """
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):
         return NEVER

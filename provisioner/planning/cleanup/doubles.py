@@ -10,8 +10,10 @@ from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 
 def delete_doubles(draft: Draft, busy: Set[str]) -> None:
-    """For each name, choose the object that stays as the machine, and delete the other objects at once. If a name has
-    no slot, the rule for orphans deletes its objects slowly."""
+    """Choose one object for each name that several objects have. This object stays as the machine.
+
+    Delete the other objects at once. If a name has no slot, its objects are orphans and are deleted slowly.
+    """
     draft.doubles = {uid: at for uid, at in draft.doubles.items() if draft.now < at + DELETE_AGAIN}
     for pool, snapshot in list(draft.snapshots.items()):
         chosen: dict[str, Machine] = {}
@@ -28,8 +30,7 @@ def delete_doubles(draft: Draft, busy: Set[str]) -> None:
 
 
 def _choose(slot: Slot, objects: tuple[Machine, ...]) -> Machine:
-    """Return the object that was reported to HF as the machine or, if there is no such object, the first of
-    ``objects``."""
+    """Return the object that was reported to HF as the machine. If there is no such object, return the first object."""
     known = slot.observed.fingerprint.uid
     return next((one for one in objects if slot.is_with_hf and one.fingerprint.uid == known), objects[0])
 

@@ -1,7 +1,7 @@
 """Orphans, and machines that HF's lists no longer name.
 
-Orphans are machines with our identity that no request explains. The loop deletes them slowly. Machines that HF's lists
-no longer name are deleted only if this is configured.
+Orphans are machines with our identity that no request explains. The loop deletes them slowly. It deletes machines that
+HF's lists no longer name only if this is configured.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine a
 
 
 def open_unrecorded_slots(draft: Draft) -> None:
-    """Open slots for those machines of an open request that memory lacks because it is an old copy.
+    """Open slots for machines of open requests that memory lacks. Memory lacks such machines if it is an old copy.
 
-    In a rebuilt memory, a slot may be closed and without a pool, because its machine was assumed to be gone. If the
-    machine exists, the slot gets the machine's pool, so that the machine is deleted.
+    A rebuilt memory may have closed a slot without a pool because its machine seemed gone. If the machine exists, the
+    slot gets the machine's pool. The machine is then deleted.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -96,8 +96,10 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
 
 
 def _find_orphan_pools(draft: Draft, activity: HfActivity) -> dict[str, str]:
-    """Return the pool of each orphan. An orphan has no slot, HF has not returned it, and HF does not list it. A
-    machine that HF lists belongs to HF, even if our files have lost its request."""
+    """Return the pool of each orphan, by name. An orphan has no slot, and neither HF's lists nor open returns name it.
+
+    A machine that HF lists belongs to HF, even if our files have lost its request.
+    """
     pursued = {name for record in draft.returns.values() if record.ended is None for name in record.names}
     return {
         name: pool
@@ -121,10 +123,10 @@ def _check_brake(draft: Draft, orphan_pools: Mapping[str, str]) -> None:
 def _check_number(
     draft: Draft, pools: Mapping[str, str], description: str, reason: BrakeReason = BrakeReason.TOO_MANY_ORPHANS
 ) -> None:
-    """Latch the brake if too many of the machines in ``pools`` (the pool of each machine, by name) are in one pool.
+    """Latch the brake if too many of the given machines are in one pool. ``pools``: the pool of each machine, by name.
 
-    ``description``: words after the number of machines, in the text for operators. Machines that an operator accepted
-    with an earlier release of the brake do not count.
+    Machines that an operator accepted with an earlier release of the brake do not count. ``description``: words that
+    follow the number of machines in the text for operators.
     """
     counts = Counter(pool for name, pool in pools.items() if name not in draft.orphans.accepted)
     for pool, count in counts.items():
@@ -178,8 +180,10 @@ def _is_shown(snapshot: Snapshot, name: str) -> bool:
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
-    """Note the machines in HF's lists whose names have our shape, but which have no slot and are in no snapshot. HF is
-    then asked to return these machines."""
+    """Note the machines in HF's lists that have no slot and do not exist. HF is then asked to return these machines.
+
+    Only names of our shape count. While the brake is latched, note no machine.
+    """
     absent: dict[str, float] = {}
     lost: list[str] = []
     if draft.brake is None:
@@ -202,7 +206,7 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
-    Time counts only while HF sends lists. If HF's lists stop for a while, the time of each machine starts again at 0.
+    Time counts only while HF sends lists. If HF's lists stop for a while, each machine's time starts again at 0.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
@@ -220,10 +224,10 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
 
 
 def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> float | None:
-    """Return the moment since which HF's lists have not named a slot's machine. Return None in the first
-    ``LISTS_GATHER`` seconds, because the next list may name the machine.
+    """Return the moment since which HF's lists have not named a slot's machine.
 
-    ``noted``: the moment recorded in memory, if any.
+    Return None in the first ``LISTS_GATHER`` seconds, because the next list may name the machine. ``noted``: the moment
+    recorded in memory, if any.
     """
     named = activity.listed_at.get(slot.name, LONG_AGO)
     away_until = activity.since if activity.since > activity.started_at else LONG_AGO

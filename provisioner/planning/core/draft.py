@@ -1,5 +1,4 @@
-"""The draft of a plan: a working copy of memory that one plan changes. A part of memory that does not change stays the
-same object.
+"""The draft of a plan: a working copy of memory that one plan changes. Unchanged parts of memory stay the same objects.
 
 Only this module changes verdicts. ``TRANSITIONS`` lists the allowed changes.
 """
@@ -183,8 +182,11 @@ class Draft:
         return changed
 
     def expiry(self, pool: str, expires: float | None) -> float | None:
-        """Return the moment in loop time at which the place will end a machine. ``expires``: this moment in epoch
-        seconds by the place's clock. Return None if the moment is unknown or the pool is not observed."""
+        """Return the moment in loop time at which the place will end a machine.
+
+        Return None if the moment is unknown or the pool is not observed. ``expires``: the same moment in epoch seconds
+        by the place's clock.
+        """
         snapshot = self.snapshots.get(pool)
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
@@ -211,17 +213,19 @@ class Draft:
             self.windows[pool, template] = changed
 
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
-        """Count a failed boot against the window of the slot's pool and template. In a failed boot the machine did not
-        run, although its create was accepted or may have been carried out."""
+        """Count a failed boot against the window of the slot's pool and template.
+
+        In a failed boot, the machine did not run. Its create was accepted or may have been carried out.
+        """
         key = slot.pool, self.requests[slot.request].template
         before, asked_at = self.window(*key), slot.asked_at
         changed = window_and_backoff.after_failure(before, failure, asked_at, self.now, self.limits, boot=True)
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Latch the brake, so that orphans are not deleted until an operator releases the brake (law: the brake).
+        """Latch the brake: orphans are not deleted until an operator releases the brake (law: the brake).
 
-        If the brake is already latched, its first reason stays, with one exception: IDENTITY_CONFLICT replaces
+        If the brake is already latched, its first reason stays, with one exception. IDENTITY_CONFLICT replaces
         TOO_MANY_ORPHANS, because the other provisioner explains why there are too many orphans.
         """
         is_explained = reason is BrakeReason.IDENTITY_CONFLICT and self.brake is not None
@@ -254,8 +258,7 @@ class Draft:
                     yield Transition(record.template, record.read_at, before, slot)
 
     def memory(self) -> Memory:
-        """Return the memory to record. If the plan changed no part of memory, return the object from which the draft
-        was made."""
+        """Return the memory to record. If the plan changed no part of memory, return the original object."""
         new = {name: getattr(self, name) for name in CHANGING}
         changes = {name: value for name, value in new.items() if value != getattr(self.before, name)}
         return replace(self.before, **changes) if changes else self.before

@@ -1,7 +1,8 @@
 """Holds: how they affect pools, requests, returns and machines.
 
-While an operator has stopped all, each pool is treated as busy, so that it gets no actions. If a deadline passes
-meanwhile, the answer gives the hold as the reason, and the deadline takes effect when the operator releases the hold.
+Under stop-all, each pool is treated as busy and gets no actions. If a deadline passes meanwhile, the answer gives the
+hold as the reason. The deadline takes effect when the operator releases the hold.
+
 The module uses no I/O, clock or logger.
 """
 
@@ -32,8 +33,7 @@ def limits_under_holds(limits: Limits, holds: Holds) -> Limits:
 
 
 def paused_pools(limits: Limits, holds: Holds) -> frozenset[str]:
-    """Return the pools that take no machine because the settings pause them, or because an operator has paused or
-    drained them. Stop-all does not count."""
+    """Return the pools that take no machine because of the settings, a pause or a drain. Stop-all does not count."""
     held = holds.of_kind(HoldKind.PAUSE).keys() | holds.of_kind(HoldKind.DRAIN).keys()
     return frozenset([name for name, pool in limits.pools.items() if pool.is_paused or name in held])
 

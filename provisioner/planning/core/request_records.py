@@ -1,7 +1,7 @@
 """Records of requests and returns: how they enter memory from intent, and how they leave the files.
 
-A record leaves in three steps: a plan marks it in memory, the loop removes it from intent, and a later plan removes it
-from memory.
+A record leaves in three steps. A plan marks the record in memory. The loop removes the record from intent. A later plan
+removes it from memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from provisioner.planning.core.slots import CANCELLED_MESSAGE
 
 
 def ingest_requests(draft: Draft, intent: Intent) -> None:
-    """Add new requests and returns to memory. Latch the brake if intent is older than a copy already seen, or lacks
-    requests that memory has."""
+    """Add new requests and returns to memory. Latch the brake if intent is an old copy or lacks requests that memory
+    has."""
     memory, now, limits = draft.before, draft.now, draft.limits
     if intent.generation < memory.generation:
         draft.latch(
@@ -76,8 +76,11 @@ def trim_records(draft: Draft, intent: Intent, activity: HfActivity) -> None:
 
 
 def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
-    """Return whether the retention time of a record is over. The retention time begins when HF has read the terminal
-    answer. If a request was cancelled because HF had forgotten it, the retention time begins at the cancel."""
+    """Return whether the retention time of a record is over.
+
+    The retention time begins when HF has read the terminal answer. If a request was cancelled because HF had forgotten
+    it, the time begins at the cancel.
+    """
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
     since = record.ended_at if cancelled else record.reported_at
     if since is None:

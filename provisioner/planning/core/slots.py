@@ -49,8 +49,10 @@ def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
 
 
 def count_missing(record: RequestRecord) -> int:
-    """Return the number of missing machines of a request: wanted machines that do not run, are not on their way and
-    have not been given up."""
+    """Return the number of missing machines of a request.
+
+    Not missing are machines that run, are on their way, or have been given up.
+    """
     slots = record.slots.values()
     ended = [slot for slot in slots if slot.verdict not in DESIRED]
     given_up = sum(
@@ -61,10 +63,10 @@ def count_missing(record: RequestRecord) -> int:
 
 
 def find_missing_tries(record: RequestRecord) -> list[Tries]:
-    """Return the earlier tries of each missing machine of a request, with the fewest failed tries first.
+    """Return the earlier tries of each missing machine of a request. Machines with the fewest failed tries come first.
 
-    A failed slot leaves behind a number of failed tries, usually one more than it began with. It is already replaced if
-    another slot began with this number. Each slot replaces only one failed slot.
+    A failed slot leaves a number of failed tries, usually one more than it began with. If another slot began with this
+    number, that slot has already replaced the failed slot. Each slot replaces only one failed slot.
     """
     wanted = count_missing(record)
     if wanted <= 0:
@@ -84,8 +86,11 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
 
 
 def _tries_after(slot: Slot) -> Tries:
-    """Return the earlier tries of the slot that will replace the given slot. They include the given slot if its failure
-    counts as a try. If the given slot only ran out of time, the failure of an earlier try stays."""
+    """Return the earlier tries of the slot that will replace the given slot.
+
+    If the given slot's failure counts as a try, the result includes the given slot. If the given slot only ran out of
+    time, the failure of an earlier try stays.
+    """
     failure, before = slot.failure, slot.tries.failure
     if failure is None:
         return slot.tries
@@ -123,8 +128,7 @@ def get_spill_time(slot: Slot, limits: PoolLimits) -> float:
 
 
 def format_wait(slot: Slot) -> str:
-    """Return a text that describes the normal wait of a machine in a queue of its place; empty for any other
-    machine."""
+    """Return a text that describes a machine's normal wait in a queue of its place; empty for any other machine."""
     known = slot.observed
     since = f" since {format_utc(known.queued_since)}" if known.queued_since else ""
     return f"queued in {slot.pool}{since}: {known.queue_reason}" if known.is_queued and slot.failure is None else ""

@@ -1,10 +1,10 @@
-"""Usage: the time for which machines existed, by UTC day, template, pool and account, measured in loop time.
+"""Usage: the time for which machines existed, in loop time, by UTC day, template, pool and account.
 
-Only machines that an observation has shown count. The time of a machine begins with its create or, if the machine
-waited for room or in a queue, when this wait ends. The time ends with the first observation that lacks the machine.
+Only machines that an observation has shown count. A machine's time begins with its create. If the machine waits for
+room or in a queue, its time begins after this wait. The time ends with the first observation that lacks the machine.
 
-The plan that finds the machine gone adds the machine's time to the totals. One write of memory records both the end and
-the totals, so that each machine counts once.
+The plan that finds the machine gone adds the machine's time to the totals. Each machine counts once, because one write
+of memory records both the end and the totals.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def find_span(slot: Slot, now: float) -> Span | None:
 
 
 def _is_waiting(slot: Slot) -> bool:
-    """Return whether the slot's machine does not exist yet because it waits for room or in a queue of its place."""
+    """Return whether the slot's machine waits for room or in a queue of its place. Such a machine does not exist
+    yet."""
     if slot.ran_at is not None:
         return False
     return slot.observed.is_queued or (slot.failure is not None and slot.failure.error.has_no_room)
@@ -168,8 +169,11 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def get_month(wall: float) -> tuple[str, float, float]:
-    """Return the calendar month (UTC) of a moment in epoch seconds: the first characters of the month's dates
-    (``2026-11-``), and the month's start and end in epoch seconds."""
+    """Return the calendar month (UTC) of a moment in epoch seconds.
+
+    The month is the first characters of its dates (``2026-11-``), its start and its end. Start and end are in epoch
+    seconds.
+    """
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)
     ends = date(min(year, date.max.year), month + 1, 1)

@@ -1,12 +1,13 @@
 """Windows: each limits the pending machines of one template in one pool. Back-off and probes are part of a window.
 
-The window grows with each machine that runs, and is halved if most machines of a round fail.
+The window grows with each machine that runs. It is halved if most machines of a round fail.
 
-* A round has as many machines as the window's size when the round starts, but at most ``ROUND``. The round is complete
-  when so many machines have run or failed. Until then its failed machines count as pending, so that an unproven pool
-  never gets more requests than the window.
+* A round has as many machines as the window's size at the round's start, but at most ``ROUND``. The round is complete
+  when this number of machines have run or failed. Until then, failed machines count as pending. An unproven pool
+  therefore never gets more requests than the window.
 * If a machine is lost in its first minutes, the window loses the growth that the machine gave. If most machines are
-  lost so early, the window closes: only one machine is requested at a time until a machine outlives its first minutes.
+  lost so early, the window closes. While it is closed, only one machine is requested at a time. The window opens when a
+  machine outlives its first minutes.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ when all its pending machines have run."""
 
 
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
-    """Return the given window, or a new window if the pool had no window or its pod spec or instance template has
-    changed.
+    """Return the given window, or a new window.
 
-    ``spec``: the fingerprint of the present pod spec or instance template.
+    The window is new if the pool had no window. It is also new if the pool's pod spec or instance template has changed.
+    ``spec``: the fingerprint of this pod spec or instance template.
     """
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
@@ -51,14 +52,16 @@ def room(window: Window, pending: int, probes: int) -> int:
     """Return how many more machines may be requested.
 
     ``pending``: the number of requested machines that do not run yet. ``probes``: the number of machines that were
-    requested after the back-off began and have not yet proven that the pool works.
+    requested after the back-off began and that have not yet proven the pool.
     """
     return max(0, 1 - probes if window.is_probing else window.window - window.failed - pending)
 
 
 def after_create(window: Window, submitted: float) -> Window:
-    """Return the window after a create call succeeded. The success ends a back-off that a failed call caused, if the
-    create was sent after the back-off began."""
+    """Return the window after a create call succeeded.
+
+    The success ends a back-off that a failed call caused. The create must have been sent after this back-off began.
+    """
     if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.is_boot_failure:
         return window
     return _end_back_off(window) if window.failure.error.is_of_call else window
@@ -91,11 +94,11 @@ class Losses:
 
 
 def after_early_losses(window: Window, losses: Losses, now: float, limits: Limits) -> Window:
-    """Return the window after early losses. The window loses the growth that the lost machines gave. The window closes
-    if a probe was lost or if most of the newest machines were lost.
+    """Return the window after early losses. The window loses the growth that the lost machines gave.
 
-    A closed window opens when a machine has outlived its first minutes, because a machine that only runs proves nothing
-    about the pool.
+    If most of the newest machines were lost early, the window closes. A closed window backs off again if a probe is
+    lost. The window opens when a machine has outlived its first minutes. A machine that only runs proves nothing about
+    the pool.
     """
     failure = losses.failure
     shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))
@@ -120,10 +123,10 @@ def after_outlived(window: Window, submitted: float) -> Window:
 def after_failure(
     window: Window, failure: Failure, submitted: float, now: float, limits: Limits, *, boot: bool = False
 ) -> Window:
-    """Return the window after a create failed or, with ``boot``, after a machine failed whose create was accepted.
+    """Return the window after a failed create. With ``boot``, the create was accepted and its machine failed later.
 
-    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create that was
-    sent before the back-off began does not start another back-off.
+    The window backs off at once if a probe fails. It also backs off if the next create would fail in the same way. A
+    create that was sent before the back-off began starts no further back-off.
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     is_older = window.level > 0 and submitted < window.blocked_at
@@ -135,8 +138,10 @@ def after_failure(
 
 
 def back_off(window: Window, failure: Failure, now: float, limits: Limits, *, boot: bool = False) -> Window:
-    """Return the window with a back-off, because the pool takes no creates now. A window that already backs off does
-    not change, so that several failures at the same moment count as one."""
+    """Return the window with a back-off, because the pool takes no creates now.
+
+    A window that already backs off does not change. Several failures at the same moment therefore count as one.
+    """
     if is_blocked(window, now):
         return window
     level = window.level + 1
@@ -180,8 +185,11 @@ def backoff_seconds(level: int, limits: Limits, seed: str, error: ErrorClass) ->
 
 
 def _end_back_off(window: Window) -> Window:
-    """Return the window after the end of its back-off. If early losses closed the window, creates may be sent again,
-    but the pool gets one machine at a time until a machine outlives its first minutes."""
+    """Return the window after the end of its back-off.
+
+    If early losses closed the window, creates may be sent again. But the pool gets one machine at a time until a
+    machine outlives its first minutes.
+    """
     if window.early_loss is not None:
         return replace(window, retry_at=0.0, failure=window.early_loss, is_boot_failure=True)
     return replace(window, level=0, is_probing=False, retry_at=0.0, failure=None, is_boot_failure=False)
