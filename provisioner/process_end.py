@@ -1,8 +1,8 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-The end does not wait for threads. Code that creates another process or a temporary directory runs inside
-``interruptible``. A thread that waits for the created process runs inside ``ends_process``. So neither process nor
-directory outlives this process.
+The end does not wait for threads. Code that creates another process or a temporary directory must run inside
+``interruptible``. A thread that waits for the process must run inside ``ends_process``. Neither the process nor the
+directory then outlives this process.
 """
 
 from __future__ import annotations

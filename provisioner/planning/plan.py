@@ -1,7 +1,7 @@
 """The decisions of one cycle: which slots to open, which machines to create, delete and defer, and the reasons.
 
-The caller records ``Plan.memory`` before it executes any action of the plan. If the loop dies after any number of these
-actions, the next plan recovers.
+The caller must record ``Plan.memory`` before it executes any action of the plan. If the loop dies during these actions,
+the next plan recovers.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def make_plan(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> 
 
 
 def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) -> Draft:
-    """Return a draft with the effects of observations, HF's activity, returns and cancels. The draft does not request
+    """Return a draft with the effects of observations, HF's activity, returns and cancels. The draft requests no
     machines yet.
 
-    The caller settles the terminal answers that the draft revises, and then calls ``decide``, which revises no further
+    The caller settles the terminal answers that the draft revises. Then it calls ``decide``, which revises no further
     answer.
     """
     seen = find_snapshots(world.observations)
@@ -73,8 +73,11 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
 
 
 def decide(draft: Draft, world: PlanInputs) -> Plan:
-    """Complete a draft and return its plan: request machines, enforce deadlines, retire machines, delete orphans and
-    leftovers, count usage, and choose the records to remove."""
+    """Complete a draft and return its plan.
+
+    This step requests machines, enforces deadlines, and retires machines. It deletes orphans and leftovers, counts
+    usage, and chooses the records to remove.
+    """
     busy = world.busy | draft.stopped_pools
     capacity = Capacity(draft, busy)
     order = order_requests(draft.records())

@@ -47,8 +47,10 @@ def _resolve_path(written: object, info: ValidationInfo) -> object:
 
 
 def _check_path(path: Path) -> Path:
-    """Return the path. Raises ValueError for an empty path, which Python would read as ".", and for a path with a
-    NUL."""
+    """Return the path. Raises ValueError for an empty path and for a path with a NUL.
+
+    Python would read an empty path as ".".
+    """
     if path == Path() or "\0" in str(path):
         raise ValueError("no file has this path")
     return path
@@ -182,8 +184,8 @@ class Pool(Section):
         return ""
 
     def limits(self) -> PoolLimits:
-        """Return the limits for the plan. An observation is stale after a minute, or after six times its interval if
-        this is longer."""
+        """Return the limits for the plan. An observation is stale after a minute or six times its interval, whichever
+        is longer."""
         window, stale_after = min(self.initial_window, self.max_pending), max(60.0, 6 * self.observe_seconds)
         return self.as_limits(
             PoolLimits,

@@ -196,10 +196,10 @@ def _end_back_off(window: Window) -> Window:
 
 
 def _end_round(window: Window, now: float, limits: Limits) -> Window:
-    """Return the window, with a new round if the present round is complete. If most machines of the complete round
-    failed, the window is halved and backs off.
+    """Return the window. If the present round is complete, a new round begins.
 
-    While the window is probing, a complete round starts no back-off, because only the probe decides.
+    If most machines of the complete round failed, the window is halved and backs off. A window that is probing does not
+    back off here, because only the probe decides.
     """
     began_with = min(ROUND, max(1, window.window - GROWTH * window.ran))
     if window.ran + window.failed < began_with:

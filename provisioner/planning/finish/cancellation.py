@@ -1,6 +1,6 @@
 """Cancellation: the end of requests that an operator cancels, and of requests that HF has forgotten.
 
-HF has forgotten a request if it makes other calls but no longer polls this request. The module also notes which
+HF has forgotten a request if HF makes other calls but no longer polls this request. The module also notes which
 terminal answers HF knows.
 """
 
@@ -35,11 +35,13 @@ from provisioner.planning.finish.returns import report_unread_as_failed
 
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
-    """Note the terminal answers that HF knows. HF knows an answer if a script has read it, or if HF lists a machine of
-    the request. The answer to an operator's own request counts as known at once.
+    """Note the terminal answers that HF knows. HF knows an answer if a script has read it.
 
-    The answer to a return request also counts as known if HF never asks for it. This happens if HF killed the script
-    before the script printed the id, so that HF does not know the id.
+    HF also knows the answer if HF lists a machine of the request. The answer to an operator's own request counts as
+    known at once.
+
+    The answer to a return request counts as known if HF never asks for it. HF may not know such a request's id, because
+    HF killed the script too early.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
         is_read = record.id in activity.read_ids or record.rc_account == OPERATOR_ACCOUNT
@@ -56,8 +58,7 @@ def _is_unclaimed(draft: Draft, activity: HfActivity, return_record: ReturnRecor
 
 
 def _silent_seconds(activity: HfActivity, id_: str, since: float) -> float:
-    """Return the seconds since ``since`` in which HF has made other calls but has not asked for the answer to this
-    id."""
+    """Return the seconds since ``since`` in which HF has made other calls without polling this id."""
     return activity.last_call_at - max(activity.polled_at.get(id_, 0.0), activity.since, since)
 
 
@@ -78,8 +79,11 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
-    """Return whether HF has forgotten a request. ``silence``: seconds in which HF has made other calls but has not
-    asked for the request. HF cannot forget a request of an operator, or a request whose terminal answer HF has read."""
+    """Return whether HF has forgotten a request. HF cannot forget an operator's request, or a request whose terminal
+    answer HF has read.
+
+    ``silence``: seconds in which HF has made other calls but has not polled the request.
+    """
     is_known = record.reported_at is not None or record.rc_account == OPERATOR_ACCOUNT
     return (
         not (is_known or record.message == CANCELLED_MESSAGE or record.is_trimmed)
@@ -88,8 +92,10 @@ def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
 
 
 def cancel(draft: Draft, record: RequestRecord) -> None:
-    """End a request as cancelled. Close its open slots, and report its succeeded machines as failed, because HF has not
-    read that they succeeded."""
+    """End a request as cancelled. Close its open slots.
+
+    Report its succeeded machines as failed, because HF has not read that they succeeded.
+    """
     for slot in tuple(record.slots.values()):
         if slot.verdict is Verdict.OPEN:
             draft.close(slot, Verdict.CANCELLED, reason=DeleteReason.CANCELLED)

@@ -1,7 +1,7 @@
 """Deadlines: a machine that does not run in time fails. A request ends when all its machines run or have failed.
 
-The time of a request is over at the request's deadline. The time is over earlier if most machines of the request run
-and no other machine has changed for ``straggler_seconds``.
+The time of a request is over at the request's deadline. If most of its machines run, the time may be over earlier: when
+no other machine has changed for ``straggler_seconds``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
 
 
 def _last_change_at(record: RequestRecord) -> float:
-    """Return the last moment at which a machine of the request was requested, began to run, left a queue or was given
-    up."""
+    """Return the moment of the last change of a machine of the request.
+
+    A change is the opening or close of a slot, a first run, or a release from a queue.
+    """
     return max(
         when
         for slot in record.slots.values()
@@ -65,9 +67,9 @@ def _running(record: RequestRecord) -> list[Slot]:
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
     """Fail the machines that did not run in time.
 
-    A machine that never ran fails at its boot deadline, or when the request's time is over (``over_message`` is not
-    empty). A machine that ran and has been down for a while fails at the request's deadline, because HF must not get
-    it.
+    A machine that never ran fails at its boot deadline, or at once if its place denies it. It also fails when the
+    request's time is over (``over_message`` is not empty). A machine that ran and is down fails at the request's
+    deadline. But it gets at least ``SHORT_OUTAGE`` seconds to recover.
     """
     now = draft.now
     for slot in down_slots(record):
@@ -111,7 +113,7 @@ def _time_out(draft: Draft, record: RequestRecord, slot: Slot, failure: Failure,
 
 
 def end_request(draft: Draft, record: RequestRecord) -> None:
-    """Give the request its terminal answer unless one of its machines is missing or on its way.
+    """Give the request its terminal answer. Do nothing while one of its machines is missing or on its way.
 
     Laws: a request always ends, a terminal answer stays.
     """

@@ -1,7 +1,7 @@
-"""Lifetimes: the loop asks HF to return old machines and machines whose end is known, a few at a time.
+"""Lifetimes: the loop asks HF to return old machines, and machines whose end is known. Only a few retire at a time.
 
 A machine is old if it has run for its template's ``max_lifetime_seconds``. HF returns the machine when the machine is
-idle, so new images are rolled out and no job is killed. Until then the machine runs (law: no machine is deleted by
+idle. New images are thus rolled out, and no job is killed. Until then the machine runs (law: no machine is deleted by
 count).
 """
 
@@ -35,8 +35,8 @@ class Retirement(NamedTuple):
 
 
 def retire_machines(draft: Draft) -> None:
-    """Retire the machines that have run for their template's ``max_lifetime_seconds``, and the machines whose end is
-    near."""
+    """Retire the machines that have run for their template's ``max_lifetime_seconds``. Also retire machines whose end
+    is near."""
     expiring = {one.template for one in draft.records() if any(slot.observed.expires_at for slot in one.slots.values())}
     for template in draft.limits.templates.values():
         if template.max_lifetime_seconds is not None or template.id in expiring:
@@ -45,8 +45,11 @@ def retire_machines(draft: Draft) -> None:
 
 
 def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime: float | None) -> None:
-    """Retire the machines that are due, the earliest first. At most ``most`` machines may be retiring at a time; a
-    machine that HF has returned no longer counts. A machine whose end is near retires in any case."""
+    """Retire the machines that are due, the earliest first. A machine whose end is near retires in any case.
+
+    Other machines retire only while fewer than ``most`` machines are retiring. Machines that HF has returned no longer
+    count.
+    """
     reported = [record for record in records if record.reported_at is not None]
     succeeded = [slot for record in reported for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.life.retiring_at is not None for slot in succeeded)
@@ -64,8 +67,11 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
 
 
 def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Retirement]:
-    """Yield a retirement for each machine that may retire: its pool is observed, and the machine has no notice of its
-    end. A machine that is already retiring because of its age is yielded again when its known end is near."""
+    """Yield a retirement for each machine that may retire. Its pool must be observed, and the machine must have no
+    notice of its end.
+
+    A machine may already be retiring because of its age. It is yielded again if its end is known.
+    """
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
             continue
@@ -81,8 +87,8 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
 def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
     """Return how many machines of a template may retire at a time.
 
-    If no pool of the template can replace a machine, only one machine may retire, and only while every open request of
-    the template has its machines.
+    If no pool of the template can replace a machine, the limit is one. The limit is then 0 while an open request of the
+    template lacks machines.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
         open_ = [record for record in records if record.ended is None]
@@ -92,6 +98,5 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
 
 
 def _is_replaceable(draft: Draft, pool: str, template: str) -> bool:
-    """Return whether the pool can probably make another machine of the template, in place of a machine that HF
-    returns."""
+    """Return whether the pool can probably make another machine of the template to replace a returned machine."""
     return pool in draft.snapshots and not draft.pool(pool).is_paused and draft.window(pool, template).level == 0

@@ -1,4 +1,4 @@
-"""Returns: close the slots of the machines that HF returns, and follow each machine until it has left no leftovers."""
+"""Returns: close the slots of the machines that HF returns. Follow each machine until it has left no leftovers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return for each pool the names to query, with the uid that each name should have; empty if unknown.
+    """Return the names to query for each pool. Each name has the uid that its machine should have; empty if unknown.
 
     Query the names without a slot in open return requests. Also query the names of the pool's own slots whose machines
-    are absent or strayed. Several pools may share a place, so slots of other pools are left out.
+    are absent or strayed. Other pools' slots are left out, because several pools may share a place.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}
@@ -89,7 +89,8 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
 
 
 def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
-    """Report a machine as failed if HF returned it before reading the answer that said it succeeded."""
+    """Report a succeeded machine as failed if HF returned it too early. HF had not yet read that the machine
+    succeeded."""
     if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
     draft.update_record(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)

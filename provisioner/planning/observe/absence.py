@@ -1,5 +1,7 @@
-"""Absence: the rules by which a machine counts as gone because snapshots lack it, or because it has been down for too
-long."""
+"""Absence: the rules by which a machine counts as gone.
+
+Either snapshots lack the machine, or the machine has been down for too long.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    The machine counts as gone if its place reports its end. The machine also counts as gone if two snapshots that began
-    at least ``lag_seconds`` apart lack it, unless many machines vanish at once.
+    The machine counts as gone if its place reports its end. Without such a report, two snapshots must lack it that
+    began at least ``lag_seconds`` apart. If many machines vanish at once, this proof is not enough.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     end = snapshot.ends.get(slot.name)
@@ -48,8 +50,10 @@ def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLos
 
 
 def _settle(draft: Draft, record: RequestRecord, slot: Slot, end: MachineEnd, early: EarlyLosses) -> None:
-    """Record that a slot's machine is gone. If the slot should have a machine, the slot ends with the cause that the
-    place reports now. If there is no such cause, it ends with the cause that an earlier observation has shown."""
+    """Record that a slot's machine is gone. If the slot should have a machine, the slot ends.
+
+    The slot ends with the cause that the place reports now. Without such a cause, an earlier observed cause counts.
+    """
     if slot.verdict not in DESIRED:
         draft.put_slots(record.id, slot.with_deletion(is_gone=True))
         return
@@ -61,21 +65,25 @@ def _settle(draft: Draft, record: RequestRecord, slot: Slot, end: MachineEnd, ea
 
 
 def _may_appear(slot: Slot) -> bool:
-    """Return whether the slot is open and no snapshot has shown its machine yet, so that the machine may still
-    appear."""
+    """Return whether the slot's machine may still appear. The slot is then open, and no snapshot has shown its machine
+    yet."""
     return slot.verdict is Verdict.OPEN and not slot.observed.was_seen
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation must begin to prove that the machine is gone. It is the close of the
-    slot or the last moment at which the create could take effect, whichever is later."""
+    """Return the moment after which an observation must begin to prove that the machine is gone.
+
+    This is the later of two moments: the close of the slot, and the last moment at which the create could take effect.
+    """
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)
 
 
 def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: EarlyLosses) -> None:
-    """Give up the machines that have been down for too long. If many machines of a pool are down at once, give up no
-    machine of this pool."""
+    """Give up the machines that have been down for too long.
+
+    If many machines of a pool are down at once, give up no machine of this pool.
+    """
     if not slots:
         return
     down = Counter(slot.pool for _, slot in slots)
@@ -94,10 +102,10 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
 
 
 def is_proven_absent(draft: Draft, name: str, absent: dict[str, float]) -> bool:
-    """Return whether all pools lack a machine in two complete sets of snapshots that began at least the longest
-    ``lag_seconds`` apart.
+    """Return whether all pools lack a machine in two complete sets of snapshots.
 
-    ``absent`` records, by name, when the first of the two sets began.
+    The second set must begin at least the longest ``lag_seconds`` after the first. ``absent`` records, by name, when
+    the first set began.
     """
     if not draft.limits.pools or any(pool not in draft.snapshots for pool in draft.limits.pools):
         return False

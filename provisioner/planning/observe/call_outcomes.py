@@ -30,10 +30,10 @@ RETRY_DELETE = 10.0
 def apply_outcomes(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
 ) -> Plan:
-    """Return a plan without actions. The plan has the memory after the outcomes of batches, and the changes of slots
-    and windows.
+    """Return a plan without actions. It contains the memory after the outcomes of batches, and the changes of slots and
+    windows.
 
-    ``unsent``: actions that were planned but not sent. The plan undoes what memory recorded about these actions.
+    ``unsent``: actions that were planned but not sent. The plan undoes the records about these actions in memory.
     """
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:
@@ -90,8 +90,10 @@ def _note_refused(draft: Draft, create: Create, slot: Slot, failure: Failure, wa
 
 
 def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
-    """Undo the submission of a slot because its create never reached the place. If an earlier create of the same
-    name may have reached the place, the slot stays submitted."""
+    """Undo the submission of a slot, because its create never reached the place.
+
+    If an earlier create of the same name may have reached the place, the slot stays submitted.
+    """
     if create.is_repeated or slot.observed.was_seen or slot.observed.is_accepted:
         return
     if slot.verdict is Verdict.OPEN:
@@ -101,8 +103,10 @@ def _undo_submission(draft: Draft, create: Create, slot: Slot) -> None:
 
 
 def _note_delete(draft: Draft, name: str, slot: Slot | None, failure: Failure | None, wait: float | None) -> None:
-    """Record the outcome of a delete. A failed delete is sent again soon, and answers to HF contain its failure until a
-    delete of the machine is accepted."""
+    """Record the outcome of a delete. A failed delete is sent again soon.
+
+    Until a delete of the machine is accepted, answers to HF contain the failure.
+    """
     if slot is not None:
         changed = slot.with_deletion(hindrance=failure)
         if failure is not None:

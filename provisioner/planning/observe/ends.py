@@ -1,8 +1,9 @@
 """Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
 failed boot of its pool.
 
-A machine's life is measured in loop time, from the plan that first saw the machine run to the observation that first
-showed its end. If the loop did not observe the pool for a while, both moments are late.
+A machine's life is measured in loop time. It begins with the plan that first saw the machine run. It ends with the
+observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments are
+late.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class EarlyLosses:
     def mark(
         self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
     ) -> tuple[Slot, Failure]:
-        """Return the slot and the failure of a machine that ended. If the machine was lost early, the returned slot is
-        marked as an early loss, and the text of the failure begins with this fact.
+        """Return the slot and the failure of a machine that ended.
 
-        ``ended``: start time of the observation that shows the end.
+        If the machine was lost early, the returned slot is marked as an early loss. The failure's text then begins with
+        this fact. ``ended``: start time of the observation that shows the end.
         """
         limit = self._draft.pool(slot.pool).early_loss_seconds
         if not (slot.life.is_early_loss or _is_early(slot, cause, ended, limit)):
@@ -63,8 +64,11 @@ class EarlyLosses:
         return slot.with_life(is_early_loss=True), failure
 
     def judge(self) -> None:
-        """Close the windows of pools and templates that lost most machines early. Open a closed window if a machine
-        that was requested after the close has outlived its first minutes."""
+        """Close the windows of pools and templates that lost most machines early.
+
+        Open a closed window if a machine has outlived its first minutes. This machine must have been requested after
+        the close.
+        """
         draft = self._draft
         for key, losses in self._news.items():
             newest = max(submitted for submitted, _ in losses)
@@ -83,8 +87,10 @@ def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
 
 
 def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
-    """Return a flag for each machine that ran in a pool for a template, from the newest to the oldest: True if it
-    was lost early."""
+    """Return a flag for each machine that ran in a pool for a template. True: the machine was lost early.
+
+    The newest machine comes first.
+    """
     ran = [
         (-slot.ran_at, slot.life.is_early_loss)
         for record in draft.records()
@@ -96,8 +102,10 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """If a machine that was requested after the close has outlived its first minutes, open the window that early losses
-    closed."""
+    """Open a window that early losses closed if a later machine has outlived its first minutes.
+
+    The machine must have been requested after the close.
+    """
     for record in draft.records():
         for slot in record.slots.values():
             former = closed.get((slot.pool, record.template))
@@ -115,9 +123,11 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
-    """Return whether a machine ended because its known end had come. If an observation has shown a cause, the cause
-    decides. If not, ``seen`` (the moment at which the first observation without the machine began) must be near or
-    after the known end."""
+    """Return whether a machine ended because its known end had come.
+
+    If an observation has shown a cause, this cause decides. Otherwise ``seen`` must be near or after the known end.
+    ``seen``: the start time of the first observation without the machine.
+    """
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES
     ends = draft.expiry(slot.pool, slot.observed.expires_at)

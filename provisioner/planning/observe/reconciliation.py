@@ -49,7 +49,7 @@ class News:
 
 
 def reconcile(draft: Draft) -> None:
-    """Update every slot from the newest complete snapshot of its pool, and list the machines without a slot."""
+    """Update every slot from the newest complete snapshot of its pool. List the machines without a slot."""
     explained: list[str] = []
     news = News(EarlyLosses(draft))
     # For these pools another endpoint may have answered, whose machines may have the same names.
@@ -92,8 +92,10 @@ def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
 
 
 def _is_unchanged(slot: Slot, machine: Machine) -> bool:
-    """Return whether the slot needs no update: the machine has not changed since the last plan (the usual case), or the
-    slot is set aside."""
+    """Return whether the slot needs no update. Usually its machine has not changed since the last plan.
+
+    A slot that is set aside needs no update either.
+    """
     known = slot.observed
     return (
         slot.verdict in DESIRED
@@ -123,8 +125,11 @@ def _is_still_pending(slot: Slot, machine: Machine) -> bool:
 
 
 def _get_queue(known: Observed) -> tuple[int, str] | None:
-    """Return when the wait in a queue began (epoch seconds by the place's clock) and the reason of the wait, as last
-    seen; None if the machine was not queued."""
+    """Return the machine's last seen wait in a queue: its start and its reason. Return None if the machine was not
+    queued.
+
+    The start is in epoch seconds by the place's clock.
+    """
     return (known.queued_since, known.queue_reason) if known.is_queued else None
 
 
@@ -152,8 +157,10 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
 
 
 def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
-    """Return the end of a machine that has lost our identity or will end too soon, and therefore must not begin to run.
-    Return None for any other machine."""
+    """Return the end of a machine that must not begin to run; None for any other machine.
+
+    Such a machine has lost our identity or will end too soon.
+    """
     if slot.ran_at is not None:
         return None
     if machine.is_strayed:
@@ -222,8 +229,11 @@ def _follow(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine, n
 
 
 def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> Life:
-    """Return the life of a slot after an observation: when the queue released the machine, since when the machine is
-    down, and whether it still retires. A machine whose place has postponed its end does not retire."""
+    """Return the life of a slot after an observation.
+
+    The life contains the machine's release from a queue, the start of a downtime, and whether the machine still
+    retires. A machine whose place has postponed its end does not retire.
+    """
     life = slot.life
     if is_put_off:
         life = life._replace(retiring_at=None)
@@ -246,7 +256,7 @@ def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close.
 
-    If the uid has changed, earlier deletes went to another machine, so that this machine gets a first delete at once.
+    If the uid has changed, earlier deletes went to another machine. This machine then gets a first delete at once.
     """
     known, uid, done = slot.observed.fingerprint.uid, machine.fingerprint.uid, slot.deletion
     if known and uid and known != uid:

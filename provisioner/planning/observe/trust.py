@@ -1,11 +1,11 @@
 """Trust: the decision whether the plan may act upon a snapshot. The plan decides once, before its other steps use the
 snapshot.
 
-A snapshot is distrusted if it lacks many machines at once, because HF gives up every machine that is reported as lost.
-A later list can confirm the loss.
+HF gives up every machine that is reported as lost. A snapshot is therefore distrusted if it lacks many machines at
+once. A later list can confirm the loss.
 
-A snapshot of a wrong endpoint is distrusted until an operator decides. A snapshot is also distrusted if the
-configuration names another place for the pool than the place of its machines.
+A snapshot of a wrong endpoint is distrusted until an operator decides. A snapshot is also distrusted if the pool has
+moved: the configuration no longer names the place of the pool's machines.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ SNAPSHOTS = 2
 
 
 def judge_snapshots(draft: Draft) -> None:
-    """Note which snapshots may not be acted upon, latch the brake for a wrong endpoint, and record the place of each
-    pool."""
+    """Note which snapshots may not be acted upon. Latch the brake for a wrong endpoint.
+
+    Also record the place and the endpoint identity of each pool.
+    """
     places = configured_places(draft.before, draft.limits)
     draft.distrusted = find_distrusted(draft, places)
     wrong, endpoints = dict(draft.places.wrong_since), dict(draft.places.endpoints)
@@ -147,8 +149,10 @@ def confirm_seconds(limits: PoolLimits) -> float:
 
 
 def needs_later_list(draft: Draft, slot: Slot) -> bool:
-    """Return whether the loss of a machine in a distrusted pool needs a later list as proof. If so, ask for a plan at
-    the moment at which such a list may begin."""
+    """Return whether the loss of a machine in a distrusted pool needs a later list as proof.
+
+    If so, ask for a plan at the moment at which such a list may begin.
+    """
     distrusted = draft.distrusted.get(slot.pool)
     if distrusted is None:
         return False
@@ -159,8 +163,10 @@ def needs_later_list(draft: Draft, slot: Slot) -> bool:
 
 
 def _is_unconfirmed(draft: Draft, slot: Slot) -> bool:
-    """Return whether the absence of a machine is neither explained by a known cause nor confirmed by a list that began
-    late enough."""
+    """Return whether the absence of a machine still needs a proof.
+
+    A known cause explains the absence. A list that began late enough confirms the absence.
+    """
     snapshot, wait_seconds = draft.snapshots[slot.pool], confirm_seconds(draft.pool(slot.pool))
     since = slot.observed.absent_since
     is_confirmed = since is not None and snapshot.confirmed_at - since >= wait_seconds
@@ -179,8 +185,8 @@ def _is_explained(slot: Slot, snapshot: Snapshot) -> bool:
 def _find_wrong_endpoint(draft: Draft, pool: str, running: int, absent: tuple[int, int]) -> str:
     """Return a text that describes a wrong endpoint; an empty text if the endpoint seems right.
 
-    The endpoint is wrong if its identity has changed. If identities are unknown, it is wrong if the snapshot shows none
-    of the pool's known machines, but shows new machines with our identity.
+    The endpoint is wrong if its identity has changed. If identities are unknown, the machines decide. The endpoint is
+    wrong if the snapshot shows no known machine of the pool, but new machines with our identity.
 
     ``absent``: the numbers of running machines that the snapshot lacks, in total and without a known cause.
     """
@@ -229,11 +235,11 @@ def configured_places(memory: Memory, limits: Limits) -> Mapping[str, str]:
 
 
 def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str]) -> dict[str, str]:
-    """Note the new orphans, and latch the brake if further orphans keep appearing. Return, with their pools, the new
-    orphans that are surely younger than this loop. ``unknown``: the pool of each orphan.
+    """Note the new orphans, and latch the brake if further orphans keep appearing. Return the new orphans that are
+    surely younger than this loop, with their pools.
 
     If our files were lost, one snapshot may show many machines without a request. If later snapshots show more such
-    machines, another provisioner makes them.
+    machines, another provisioner makes them. ``unknown``: the pool of each orphan.
     """
     orphans, now = draft.orphans, draft.now
     appeared = {name: since for name, since in orphans.appeared.items() if since > now - APPEARED_SECONDS}
@@ -255,8 +261,8 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
 def _judge_age(draft: Draft, activity: HfActivity, name: str, pool: str, is_explained: bool) -> bool | None:
     """Return whether an orphan was made after this loop's start, by the clock of its place; None if unknown.
 
-    Latch the brake if the orphan is new (not ``is_explained``) and was made between the last write of memory and the
-    start. Memory is then an old copy, because a slot is recorded before its machine is made.
+    Latch the brake if a new orphan (not ``is_explained``) was made before the start but after memory was last written.
+    Memory is then an old copy, because a slot is recorded before its machine is made.
     """
     snapshot = draft.snapshots[pool]
     launched = snapshot.machines[name].launched

@@ -1,7 +1,7 @@
-"""Rebuild a lost memory from intent, from the last answers to HF, and from complete snapshots of all pools.
+"""Rebuild a lost memory from intent, the last answers to HF, and complete snapshots of all pools.
 
-If a request's time is over according to the clock that wrote intent, the request gets no creates. New slots get numbers
-that were never used. The brake is latched (law: the brake).
+A request gets no creates if its time is over by the clock that wrote intent. New slots get numbers that were never
+used. The brake is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -102,8 +102,11 @@ class _SlotInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return, by pool, why snapshots are not trusted yet: since the moment ``since``, the snapshots of all pools
-    together have lacked too many of HF's machines."""
+    """Return, by pool, why snapshots are not trusted yet. Together, the snapshots of all pools lack too many of HF's
+    machines.
+
+    ``since``: the moment at which the loss of memory was found.
+    """
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
     if not is_mass_loss(len(missing), len(succeeded)):
@@ -201,8 +204,10 @@ def _rebuild_slots(
 
 
 def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any]:
-    """Return a substitute for a terminal answer that HF has read and that is lost. The substitute lists every running
-    machine of the request, because HF may have each of these machines."""
+    """Return a substitute for a lost terminal answer that HF has read.
+
+    The substitute lists every running machine of the request, because HF may have each of these machines.
+    """
     there = [slot_inputs.seen[name][1] for name in slot_inputs.names.get(request.id, ())]
     running = [machine for machine in there if machine.phase is Phase.RUNNING]
     is_complete = len(running) >= request.count
@@ -256,8 +261,10 @@ def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
 def _set_verdict(
     slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
 ) -> Slot:
-    """Return the slot with its former verdict. The verdict follows from the slot's entry in the answer, from HF's
-    returns and from the existing machines."""
+    """Return the slot with its former verdict.
+
+    The verdict follows from the slot's entry in the answer, from HF's returns and from the existing machines.
+    """
     is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
     if entry["result"] == "fail":
         if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):

@@ -80,8 +80,10 @@ def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
 
 
 def request_answer(record: RequestRecord) -> Answer:
-    """Return the answer to a request, which lists the machines that succeeded, are on their way or failed. The answer
-    omits failed machines that were replaced."""
+    """Return the answer to a request. It lists the machines that succeeded, are on their way or failed.
+
+    Failed machines that were replaced are left out.
+    """
     slots = [record.slots[number] for number in sorted(record.slots)]
     machines = [entry for slot in slots if (entry := _machine_entry(slot, record)) is not None]
     # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
@@ -91,8 +93,10 @@ def request_answer(record: RequestRecord) -> Answer:
 
 
 def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
-    """Return the terminal answers that this plan has changed and that scripts may be about to print in their old
-    form (law: a terminal answer stays)."""
+    """Return the terminal answers that this plan has changed (law: a terminal answer stays).
+
+    Scripts may be about to print the old form of these answers.
+    """
     news = {}
     for record in after.requests.values():
         old = before.requests.get(record.id)
@@ -105,15 +109,16 @@ def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """Return the answer to a return request, which lists each named machine, even while leftovers of the machine
-    exist."""
+    """Return the answer to a return request. It lists each named machine, even while the machine has leftovers."""
     machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
 
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return the loss of each machine that HF has to return, by name. Such a machine is gone, has a notice of its end,
-    is under a drain or cancel, or is too old."""
+    """Return the loss of each machine that HF has to return, by name.
+
+    Such a machine is lost, is under a drain or cancel, or is too old. Or it has a notice of its end.
+    """
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
     for _, slot in memory.slots:
@@ -134,7 +139,7 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     """Return how many further machines each template may have by its caps. Templates without a cap are left out.
 
-    Back-offs are ignored, because HF asks only once, at its start, and keeps the number.
+    Back-offs are ignored. HF asks only once, at its start, and keeps the number.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -157,7 +162,7 @@ def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
 
 
 def find_unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
-    """Return the slots of the machines that were reported to HF and that HF's lists have not named for a day."""
+    """Return the slots of machines that HF has but that HF's lists have not named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := find_slot(memory.requests, prefix, name)) is not None]
 

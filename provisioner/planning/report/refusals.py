@@ -1,7 +1,6 @@
-"""Refusals: machines that their place rejects or has no room for. A refused machine counts even if its slot is
-withdrawn or succeeds later.
+"""Refusals: machines that their place rejects or has no room for.
 
-The module uses no I/O, clock or logger.
+A refused machine counts even if its slot is withdrawn or succeeds later. The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Refusal(NamedTuple):
 
 
 def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
-    """Return the refusal of each refused machine that is still requested, by the name of the machine.
+    """Return the refusal of each refused machine that is still requested, by the machine's name.
 
-    A pod that fits on no node counts as refused only after its place has reported that it cannot add a node.
+    A pod may fit on no node. Such a pod counts as refused only after its place has reported that it cannot add a node.
     """
     return {
         slot.name: refusal
@@ -61,7 +60,7 @@ def find_new_refusals(
 
 
 def find_deferred_refusals(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Iterator[Refusal]:
-    """Yield a refusal for the machines that are deferred because their pool backs off after a refusal."""
+    """Yield a refusal for machines that are deferred because their pool backs off after a refusal."""
     for (pool, template, reason), machines in deferred.items():
         window = memory.windows.get((pool, template))
         failure = window.backs_off_from if window else None

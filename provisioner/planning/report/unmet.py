@@ -1,7 +1,6 @@
-"""Unmet machines: the wanted machines of an open request that do not run, by pool and by the pending reason that the
-plan found.
+"""Unmet machines: the wanted machines of an open request that do not run.
 
-The module uses no I/O, clock or logger.
+They are grouped by pool and by the pending reason that the plan found. The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -118,8 +117,10 @@ def _explain_queue(draft: Draft, slots: list[Slot]) -> dict[str, Any]:
 
 
 def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slot]) -> dict[str, Any]:
-    """Return fields of ``Unmet``: the pool to which the machines move, the moment at which they move, and the pools
-    that are full."""
+    """Return fields of ``Unmet`` about the next pool for machines that have slots.
+
+    The fields name the next pool, the moment of the move, and the pools that are skipped.
+    """
     has_room = slots[0].failure is None or not slots[0].failure.error.has_no_room
     limits = draft.pool(slots[0].pool)
     spills_at = min([get_spill_time(slot, limits) for slot in slots]) if has_room else None
@@ -129,9 +130,11 @@ def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slo
 def _find_next_pool(
     draft: Draft, capacity: Capacity, template: str, pool: str, spills_at: float | None
 ) -> dict[str, Any]:
-    """Return fields of ``Unmet``: the first pool after ``pool`` that takes machines, the moment from which it is used,
-    and why each pool in between takes no machine. A machine that keeps its position in a queue has no next pool; the
-    result is then empty."""
+    """Return fields of ``Unmet`` about the first pool after ``pool`` that takes machines.
+
+    The fields contain this pool and the moment from which it is used. They also say why each pool in between takes no
+    machine. The result is empty for a machine that keeps its position in a queue.
+    """
     if spills_at == NEVER:
         return {}
     lacks: dict[str, PendingReason] = {}
@@ -162,8 +165,11 @@ def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return, as ``Unmet``, the machines of a request that no pool takes now. The machines count at the pool for which
-    they wait or, if they wait for no pool, at the first pool. ``behind``: the request that is served first."""
+    """Return, as ``Unmet``, the machines of a request that no pool takes now.
+
+    The machines count at the pool for which they wait. If they wait for no pool, they count at the first pool.
+    ``behind``: the request that is served first.
+    """
     reasons = _name_unseen(draft, deferral.reasons)
     pool, template = deferral.pool, record.template
     reason = reasons.pop(pool)
@@ -185,7 +191,7 @@ def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral:
 
 
 def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str, PendingReason]:
-    """Return the reasons by pool, with ``UNSEEN`` instead of ``BACKOFF`` for a pool that is not observed."""
+    """Return the reasons by pool. For a pool that is not observed, ``UNSEEN`` replaces ``BACKOFF``."""
     return {
         pool: PendingReason.UNSEEN if reason is PendingReason.BACKOFF and pool not in draft.snapshots else reason
         for pool, reason in reasons.items()
@@ -195,8 +201,10 @@ def _name_unseen(draft: Draft, reasons: Mapping[str, PendingReason]) -> dict[str
 def _behind_window(
     draft: Draft, capacity: Capacity, pool: str, template: str, elsewhere: Mapping[str, PendingReason]
 ) -> dict[str, Any]:
-    """Return fields of ``Unmet``: the size of the window, and the moment at which the next pool is used. The result has
-    no size while calls to the pool are under way."""
+    """Return fields of ``Unmet`` about a window: its size, and the moment at which the next pool is used.
+
+    While calls to the pool are under way, the size is left out.
+    """
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
     if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
