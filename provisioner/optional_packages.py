@@ -36,8 +36,8 @@ def require_packages(distribution: str) -> Iterator[None]:
 def _how_to_install(distribution: str) -> str:
     """Return a text that says how to install ``distribution`` here.
 
-    If the bundle's ``install.sh`` has installed only the scripts, the text names install.sh. Otherwise it names pip. A
-    file records what install.sh has installed.
+    If the bundle's ``install.sh`` has installed only the scripts, the text names install.sh. Otherwise the text names
+    pip. A file records what install.sh has installed.
     """
     with suppress(OSError):
         if "for: scripts" in (Path(sys.prefix) / "installed").read_text().splitlines():

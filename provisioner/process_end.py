@@ -90,7 +90,7 @@ def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 @contextmanager
 def ends_process(process: int) -> Iterator[None]:
-    """Let Ctrl-C, inside the block, first end the process group ``process`` and then this process. Safe in any
+    """Inside the block, let Ctrl-C first end the process group ``process``, and then this process. Safe in any
     thread."""
 
     def kill() -> None:

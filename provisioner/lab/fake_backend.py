@@ -1,7 +1,7 @@
 """A kind of place in memory. A seed decides when machines boot, run and end, and which creates are refused.
 
 The module is an example of a kind, and tests use it. A configuration can name this kind only after a distribution has
-registered ``KIND``. The entry-point group is in ``registry``.
+registered ``KIND``. ``registry`` names the entry-point group.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Entry:
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
-        """Return the machine as an observation at the time ``now`` of the place's clock shows it."""
+        """Return the machine as an observation shows it. ``now``: the time of the observation by the place's clock."""
         cause = queued = None
         if self.gone < math.inf:
             phase, cause = Phase.STOPPING, LossCause.DELETED
@@ -127,7 +127,7 @@ class Entry:
 class FakePlace:
     """A place with all its machines, including machines of other programs. The place outlives the backends that use it.
 
-    Any thread may call the methods. If a method raises BackendError, the method has changed nothing.
+    Any thread may call the methods. If a method raises BackendError, the call has had no effect.
     """
 
     def __init__(self, pool: FakePool, clock: Callable[[], float] = time.monotonic) -> None:

@@ -41,7 +41,7 @@ class PlaygroundError(Exception):
 class Playground:
     """A directory with configuration and state, the embedded cloud, and the loop.
 
-    A playground is a context manager. At the end of the context, it ends the cloud and the loop.
+    A playground is a context manager. At the end of the context, the playground ends the cloud and the loop.
     """
 
     def __init__(self, config: Path | None = None, instance: str = INSTANCE) -> None:

@@ -1,7 +1,7 @@
 """The replay of recorded calls of HostFactory: the same calls are made to the scripts again.
 
 In a replay, requests and machines have other ids and names than in the recording. The replay finds the new ids and
-names in the scripts' answers. It sends them in place of the recorded ids and names.
+names in the scripts' answers. In later calls, the new ids and names replace the recorded ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_loop_alive(state: State) -> bool:
 
 @dataclass
 class Replay:
-    """A replay with its counts. It also holds the ids and names that it has found so far."""
+    """A replay with its counts. The replay also stores the ids and names that it has found so far."""
 
     call: CallScript
     speed: float = 1.0

@@ -19,8 +19,8 @@ RETENTION_SECONDS = 600.0
 younger than this, so an older notice has no use."""
 
 ALIVE = frozenset({Phase.RUNNING, Phase.STOPPING})
-"""Phases to which a notice applies. A machine that does not run yet simply fails when it ends, and a machine that is
-gone has ended."""
+"""Phases to which a notice applies. A machine that does not run yet needs no notice, because its end is a failure. A
+machine that is gone has already ended."""
 
 
 class Notices:

@@ -98,7 +98,7 @@ class Actors(Protocol):
 
 
 class ThreadedActors:
-    """Actors that run each batch in its own thread. They call ``wake`` when a batch has ended."""
+    """Actors that run each batch in its own thread. The actors call ``wake`` when a batch has ended."""
 
     def __init__(self, backends: Mapping[str, Backend], wake: Callable[[], None]) -> None:
         self._backends = backends

@@ -47,7 +47,7 @@ Keyed = tuple[Hashable, Line]
 
 
 class History:
-    """Writer of the journal. It runs in the loop's thread and writes the changes of each cycle."""
+    """Writer of the journal. The writer runs in the loop's thread and writes the changes of each cycle."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -29,7 +29,8 @@ observation."""
 
 
 class Observer:
-    """The observer of one pool. It runs in its own thread at the pool's pace, and keeps the newest observation."""
+    """The observer of one pool. The observer runs in its own thread at the pool's pace, and keeps the newest
+    observation."""
 
     def __init__(self, backend: Backend, clock: Clock, wake: Callable[[], None]) -> None:
         self._backend = backend

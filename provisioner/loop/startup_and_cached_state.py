@@ -43,7 +43,7 @@ LONE_MEMORY = (
 
 REWRITE_SECONDS = 1200.0
 """Seconds after which memory is written again even if only loop time has changed. A new loop continues from the written
-loop time and adds at most an hour. So loop time must be written even while nothing happens."""
+loop time and adds at most an hour. Without changes, loop time must therefore be written too."""
 
 
 class CachedIntent:
@@ -172,8 +172,7 @@ class Startup:
         """Pools whose snapshots must not be used yet to rebuild the memory."""
 
     def memory(self, latest: Memory | None, inputs: StartupInputs) -> Memory:
-        """Return the memory with which the loop continues. This is ``latest``, or a rebuilt memory if ``latest`` is
-        old.
+        """Return the memory with which the loop continues: ``latest``, or a rebuilt memory if ``latest`` is old.
 
         ``latest`` is old if an answer that HF has read contradicts it. The caller must read intent after the
         observations. Otherwise the machine of a newer request would seem to be an orphan. Raises StateError.

@@ -215,11 +215,10 @@ class Failure:
     text: str
 
     def __post_init__(self) -> None:
-        """Make the text printable. It comes from a cloud and goes to terminals, pages and HostFactory."""
+        """Make the text printable. The text comes from a cloud and goes to terminals, pages and HostFactory."""
         object.__setattr__(self, "text", format_printable(self.text))
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Return the error class and the text for log lines and JSON documents. Their keys are ``error`` and
-        ``text``."""
+        """Return the error class and the text for log lines and JSON documents. The keys are ``error`` and ``text``."""
         return {"error": str(self.error), "text": self.text}

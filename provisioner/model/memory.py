@@ -338,8 +338,8 @@ class Orphans:
     deletes: tuple[float, ...] = ()
     """Moments of the deletes of orphans, for the cap per hour."""
     appeared: Mapping[str, float] = field(default_factory=dict)
-    """Orphans that appeared while the loop ran, each with the moment of its appearance. An entry is kept for an hour,
-    even after the orphan is gone."""
+    """Orphans that appeared while the loop ran, each with the moment of its appearance. Memory keeps an entry for an
+    hour, even after the orphan is gone."""
     accepted: tuple[str, ...] = ()
     """Orphans that were known when an operator released the brake, so that they cannot latch the brake again."""
 
@@ -349,13 +349,13 @@ class Hosts:
     """Hosts on which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
-    """Machines that were reported to HF and that HF's lists have not named for an hour, each with the moment since
-    which the lists have not named the machine. A shorter absence proves nothing, because HF sends its list in parts."""
+    """Machines that were reported to HF and that HF's lists have not named for an hour. Each machine has the moment
+    since which the lists have not named it. A shorter absence proves nothing, because HF sends its list in parts."""
     unknown: Mapping[str, float] = field(default_factory=dict)
-    """Hosts in HF's lists that have a name of our shape but neither slot nor pool, each with the start time of the
-    first complete set of snapshots that lacked the host."""
+    """Unknown hosts: HF's lists contain the host's name, which has our shape, but no slot and no pool has this host.
+    Each host has the start time of the first complete set of snapshots that lacked it."""
     lost: tuple[str, ...] = ()
-    """Unknown hosts that are missing in two complete sets of snapshots, so that they are reported to HF as lost."""
+    """Unknown hosts that two complete sets of snapshots lack. The loop reports these hosts to HF as lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class Outcome:
 
 
 class Transition(NamedTuple):
-    """A change of one slot by a plan or by the outcome of an action. Journal, log, metrics and usage use it."""
+    """A change of one slot by a plan or by the outcome of an action. Journal, log, metrics and usage show such
+    changes."""
 
     template: str
     read_at: float
@@ -116,7 +117,7 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class Unmet:
-    """Machines that a request wants and that do not run. All are in one pool and have the same reason.
+    """Machines that a request wants and that do not run. All these machines are in one pool and have the same reason.
 
     Moments are in loop time.
     """
@@ -130,8 +131,8 @@ class Unmet:
     text: str = ""
     """The cloud's text, or the name of a cap over all templates."""
     since: float | None = None
-    """Moment since which the reason holds or, if this is unknown, since which the machines are wanted. None: memory has
-    the moment, in the window of the pool and template."""
+    """Moment since which the reason applies. If this moment is unknown, the moment since which the machines are wanted.
+    None: memory has the moment, in the window of the pool and template."""
     next_try_at: float | None = None
     """Moment at which the next try begins. None: as soon as the reason is gone."""
     spills_to: str = ""

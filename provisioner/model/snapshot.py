@@ -55,7 +55,7 @@ class Queued:
     each observation."""
 
     def __post_init__(self) -> None:
-        """Make the reason printable. It comes from a place and goes to terminals, pages and HostFactory."""
+        """Make the reason printable. The reason comes from a place and goes to terminals, pages and HostFactory."""
         object.__setattr__(self, "reason", format_printable(self.reason))
 
 
@@ -105,7 +105,7 @@ class MachineEnd(NamedTuple):
 
     @property
     def is_proven(self) -> bool:
-        """Return whether the machine is proven gone. The place proves this by a cause or a text.
+        """Return whether the machine is proven gone. A cause or a text from the place is the proof.
 
         Without this proof, the machine may have strayed and still exist.
         """
@@ -198,8 +198,10 @@ after an hour, so this delay does no harm."""
 
 @dataclass(frozen=True, slots=True)
 class HfActivity:
-    """The activity of HF that the loop has noticed. The activity is not stored. So after a restart every id counts as
-    just polled. Moments are in loop time."""
+    """The activity of HF that the loop has noticed. Moments are in loop time.
+
+    The activity is not stored. After a restart, every id therefore counts as just polled.
+    """
 
     polled_at: Mapping[str, float] = field(default_factory=dict)
     """Moment at which the latest poll of each id was noticed."""

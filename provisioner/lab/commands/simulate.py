@@ -125,7 +125,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, ordered by scenario. After a scenario's last run, its picture can then be drawn at once."""
+    """Return the runs, ordered by scenario. After the last run of a scenario, the command can draw the picture at
+    once."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]

@@ -33,7 +33,7 @@ PHASES = {"pending": Phase.PENDING, "starting": Phase.PENDING, "running": Phase.
 """Phase of each state of a job that has not ended. A state that is not in the table fails the observation."""
 
 REFUSALS = {"no room": ErrorClass.STOCKOUT, "limit": ErrorClass.QUOTA}
-"""Error class for each reason why a pending job will not start soon, so that another pool shall make the machine. Any
+"""Error class of each reason for which a pending job will not start soon. Another pool then makes the machine. Any
 other reason of a pending job is a normal wait."""
 
 CAUSES = {"preempted": LossCause.PREEMPTED, "host failed": LossCause.NODE, "time limit": LossCause.EXPIRES}
@@ -154,7 +154,7 @@ class SkeletonBackend:
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job of which only the record is left; None if the job still exists."""
+        """Return the end of a job that has left only a record; None if the job still exists."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 

@@ -17,7 +17,7 @@ UNLIMITED = 10**9
 
 
 class DemandGrid(Grid):
-    """A ``Grid`` that decides by the steps of ``provisioner demand``. It makes the same calls as HostFactory."""
+    """A ``Grid`` that decides by the steps of ``provisioner demand``. The grid makes the same calls as HostFactory."""
 
     def __init__(self, stage: Stage, state: VirtualState) -> None:
         super().__init__(stage.scenario, state, stage.world)

@@ -1,7 +1,7 @@
 """HostFactory in virtual time: its demand, its calls, and the machines that it believes it has.
 
-This HostFactory gets machines only from terminal answers. In each round it lists its hosts and returns lost and
-unwanted machines. Then it requests the missing machines.
+This HostFactory gets machines only from terminal answers. In each round, HostFactory lists its hosts and returns lost
+and unwanted machines. Then HostFactory requests the missing machines.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Place:
         """The settings of the place, with the changes of the scenario that are in effect."""
         self.members: dict[str, Member] = {}
         self.watchers: list[Callable[[Member], None]] = []
-        """Functions that are called with each machine that observations show differently from now on."""
+        """Functions that are called with a machine when observations begin to show the machine differently."""
         self.behaves: list[Callable[[], None]] = []
         """Functions that are called when the settings of the place change."""
         self.ends: dict[str, MachineEnd] = {}

@@ -1,4 +1,4 @@
-"""One run of a scenario with a seed and a controller, and the run's measures."""
+"""A run of a scenario with a seed and a controller, and the run's measures."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class Provisioner:
     def _check_machines(self) -> None:
         """Check the ledger's sums. Record a breach for each machine of ours that has been an orphan for too long.
 
-        The limit is the grace period of orphans plus ``ORPHAN_SLACK``. While the brake is latched, orphans are no
+        The limit is the grace period of orphans plus ``ORPHAN_SLACK``. While the brake is latched, an orphan is not a
         breach.
         """
         there = {member.name for place in self._stage.places.values() for member in place.ours()}

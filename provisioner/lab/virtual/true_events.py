@@ -193,7 +193,7 @@ class Ledger:
     def audit(self, there: int) -> None:
         """Record a breach of the law ``books`` if the number of our existing machines is wrong.
 
-        ``there``: this number, which must be the machines made minus the machines gone.
+        ``there``: the number of our existing machines. This number must be the machines made minus the machines gone.
         """
         if self.tally.created - self.tally.gone != there and not self.counts["books"]:
             self.breach("books", f"{self.tally.created} made, {self.tally.gone} gone, {there} there")

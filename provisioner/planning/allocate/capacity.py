@@ -37,7 +37,7 @@ class Cap(NamedTuple):
 
 
 class Capacity:
-    """The present numbers of machines, by pool and template. They show how many more machines a pool takes.
+    """The present numbers of machines, by pool and template. The numbers show how many more machines a pool takes.
 
     The plan updates the numbers when it opens or closes slots.
     """
@@ -62,8 +62,8 @@ class Capacity:
         """Machines that count towards HF's maxNumber, by template."""
         self._budget_left = BudgetLeft(draft, self.occupied)
         self._full: set[tuple[str, str]] = set()
-        """Pools and templates with a machine that waits because its place has no room. No second machine is requested,
-        because it would only wait too."""
+        """Pools and templates with a machine that waits because its place has no room. A second machine would only wait
+        too, so it is not requested."""
         # After early losses, only a machine that has outlived its first minutes proves that the pool works.
         trials = {key for key, current in draft.windows.items() if current.early_loss is not None}
         pools = defaultdict[str, list[str]](list)
@@ -78,7 +78,7 @@ class Capacity:
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count those slots of one request whose machines may exist.
 
-        ``trials``: pairs of pool and template that early losses closed. Of such a pair, running machines count as
+        ``trials``: pairs of pool and template that early losses closed. Running machines of such a pair count as
         probes, too.
         """
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
@@ -134,8 +134,8 @@ class Capacity:
         )
 
     def claim_create(self, slot: Slot, template: str) -> bool:
-        """Return whether the create of an open slot may be sent to its pool. If so and the pool is being probed, count
-        the slot as a probe.
+        """Return whether the create of an open slot may be sent to its pool. If it may be sent and the pool is being
+        probed, count the slot as a probe.
 
         A probed pool gets one create at a time. If a probe's create has an unknown outcome, the create may be sent
         again. Such a probe is already counted.
@@ -154,8 +154,8 @@ class Capacity:
     def is_pausing(self, slot: Slot, template: str) -> bool:
         """Return whether an unsent create waits for its own pool instead of another pool.
 
-        The create waits while calls to the pool are under way. It also waits, at most ``spill_after_seconds``, while
-        the pool backs off only because calls were throttled or unanswered.
+        The create waits while calls to the pool are under way. The create also waits while the pool backs off only
+        because calls were throttled or unanswered. This second wait lasts at most ``spill_after_seconds``.
         """
         current = self._draft.window(slot.pool, template)
         spill_at = slot.opened_at + self._draft.pool(slot.pool).spill_after_seconds
@@ -199,9 +199,10 @@ class Capacity:
         return tightest_cap(limits, of_template, self.in_pool[pool] + unexplained)
 
     def _may_wait(self, key: tuple[str, str]) -> bool:
-        """Return whether a machine that a window holds back waits for this window. Otherwise it goes to the next pool.
+        """Return whether a machine that a window holds back waits for this window. Otherwise the machine goes to the
+        next pool.
 
-        A machine waits at most ``spill_after_seconds``. After early losses it does not wait.
+        A machine waits at most ``spill_after_seconds``. After early losses, the machine does not wait.
         """
         current = self._draft.window(*key)
         if current.closed_since is None or current.early_loss is not None:

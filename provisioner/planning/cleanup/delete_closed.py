@@ -63,7 +63,7 @@ def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReaso
 
 
 def _gone_by_at(slot: Slot, machine: Machine) -> float:
-    """Return the moment by which the machine must be gone. This is the end of its grace period.
+    """Return the moment by which the machine must be gone: the end of its grace period.
 
     If the period is unknown, the moment is ``UNKNOWN_GRACE`` after the machine's first delete.
     """

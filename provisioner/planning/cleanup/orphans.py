@@ -1,7 +1,7 @@
 """Orphans, and machines that HF's lists no longer name.
 
-Orphans are machines with our identity that no request explains. The loop deletes them slowly. It deletes machines that
-HF's lists no longer name only if this is configured.
+Orphans are machines with our identity that no request explains. The loop deletes orphans slowly. Machines that HF's
+lists no longer name are deleted only if this is configured.
 """
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def _is_shown(snapshot: Snapshot, name: str) -> bool:
 
 
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
-    """Note the machines in HF's lists that have no slot and do not exist. HF is then asked to return these machines.
+    """Note the machines in HF's lists that have no slot and that no snapshot shows. HF is then asked to return them.
 
-    Only names of our shape count. While the brake is latched, note no machine.
+    Only names of our shape count. While the brake is latched, no machine is noted.
     """
     absent: dict[str, float] = {}
     lost: list[str] = []

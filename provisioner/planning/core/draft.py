@@ -223,7 +223,7 @@ class Draft:
         self.set_window(*key, changed)
 
     def latch(self, reason: BrakeReason, detail: str, pool: str = "") -> None:
-        """Latch the brake: orphans are not deleted until an operator releases the brake (law: the brake).
+        """Latch the brake. Orphans are then not deleted until an operator releases the brake (law: the brake).
 
         If the brake is already latched, its first reason stays, with one exception. IDENTITY_CONFLICT replaces
         TOO_MANY_ORPHANS, because the other provisioner explains why there are too many orphans.

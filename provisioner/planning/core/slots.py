@@ -51,7 +51,7 @@ def lacks_room(slot: Slot, snapshots: Mapping[str, Snapshot]) -> bool:
 def count_missing(record: RequestRecord) -> int:
     """Return the number of missing machines of a request.
 
-    Not missing are machines that run, are on their way, or have been given up.
+    A machine is not missing if it runs, is on its way, or has been given up.
     """
     slots = record.slots.values()
     ended = [slot for slot in slots if slot.verdict not in DESIRED]

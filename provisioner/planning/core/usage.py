@@ -169,10 +169,9 @@ def by_pool(usage: Usage) -> Mapping[str, int]:
 
 
 def get_month(wall: float) -> tuple[str, float, float]:
-    """Return the calendar month (UTC) of a moment in epoch seconds.
+    """Return a calendar month (UTC): the first characters of its dates (``2026-11-``), its start and its end.
 
-    The month is the first characters of its dates (``2026-11-``), its start and its end. Start and end are in epoch
-    seconds.
+    ``wall``: a moment in the month. This moment, the start and the end are in epoch seconds.
     """
     today = date.fromisoformat(wall_day(wall)).replace(day=1)
     year, month = divmod(12 * today.year + today.month, 12)

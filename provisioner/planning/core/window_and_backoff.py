@@ -1,13 +1,13 @@
 """Windows: each limits the pending machines of one template in one pool. Back-off and probes are part of a window.
 
-The window grows with each machine that runs. It is halved if most machines of a round fail.
+The window grows with each machine that runs. The window is halved if most machines of a round fail.
 
 * A round has as many machines as the window's size at the round's start, but at most ``ROUND``. The round is complete
   when this number of machines have run or failed. Until then, failed machines count as pending. An unproven pool
   therefore never gets more requests than the window.
 * If a machine is lost in its first minutes, the window loses the growth that the machine gave. If most machines are
-  lost so early, the window closes. While it is closed, only one machine is requested at a time. The window opens when a
-  machine outlives its first minutes.
+  lost so early, the window closes. While a window is closed, only one machine is requested at a time. The window opens
+  when a machine outlives its first minutes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ when all its pending machines have run."""
 def update(window: Window | None, pool: PoolLimits, spec: str) -> Window:
     """Return the given window, or a new window.
 
-    The window is new if the pool had no window. It is also new if the pool's pod spec or instance template has changed.
-    ``spec``: the fingerprint of this pod spec or instance template.
+    The window is new if the pool had no window, or if the pool's pod spec or instance template has changed. ``spec``:
+    the fingerprint of this pod spec or instance template.
     """
     if window is None or (spec and window.spec and spec != window.spec):
         return Window(window=min(pool.initial_window, pool.max_pending), spec=spec)
@@ -125,8 +125,8 @@ def after_failure(
 ) -> Window:
     """Return the window after a failed create. With ``boot``, the create was accepted and its machine failed later.
 
-    The window backs off at once if a probe fails. It also backs off if the next create would fail in the same way. A
-    create that was sent before the back-off began starts no further back-off.
+    The window backs off at once if a probe fails, or if the next create would fail in the same way. A create that was
+    sent before the back-off began starts no further back-off.
     """
     counted = window if failure.error.has_no_room else replace(window, failed=window.failed + 1)
     is_older = window.level > 0 and submitted < window.blocked_at

@@ -67,9 +67,9 @@ def _running(record: RequestRecord) -> list[Slot]:
 def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_message: str) -> None:
     """Fail the machines that did not run in time.
 
-    A machine that never ran fails at its boot deadline, or at once if its place denies it. It also fails when the
-    request's time is over (``over_message`` is not empty). A machine that ran and is down fails at the request's
-    deadline. But it gets at least ``SHORT_OUTAGE`` seconds to recover.
+    A machine that never ran fails at its boot deadline, or at once if its place denies it. Such a machine also fails
+    when the request's time is over (``over_message`` is not empty). A machine that ran and is down fails at the
+    request's deadline. But the machine gets at least ``SHORT_OUTAGE`` seconds to recover.
     """
     now = draft.now
     for slot in down_slots(record):

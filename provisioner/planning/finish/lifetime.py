@@ -70,7 +70,7 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
     """Yield a retirement for each machine that may retire. Its pool must be observed, and the machine must have no
     notice of its end.
 
-    A machine may already be retiring because of its age. It is yielded again if its end is known.
+    A machine may already be retiring because of its age. If its end is known, the machine is yielded again.
     """
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:

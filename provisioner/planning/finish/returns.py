@@ -24,7 +24,7 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return the names to query for each pool. Each name has the uid that its machine should have; empty if unknown.
+    """Return the names to query, by pool. Each name is mapped to the expected uid of its machine; empty if unknown.
 
     Query the names without a slot in open return requests. Also query the names of the pool's own slots whose machines
     are absent or strayed. Other pools' slots are left out, because several pools may share a place.

@@ -23,8 +23,9 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    The machine counts as gone if its place reports its end. Without such a report, two snapshots must lack it that
-    began at least ``lag_seconds`` apart. If many machines vanish at once, this proof is not enough.
+    The machine counts as gone if its place reports its end. Without such a report, two snapshots must lack the machine.
+    These snapshots must begin at least ``lag_seconds`` apart. If many machines vanish at once, this proof is not
+    enough.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     end = snapshot.ends.get(slot.name)
@@ -73,7 +74,8 @@ def _may_appear(slot: Slot) -> bool:
 def _expected_since(slot: Slot) -> float:
     """Return the moment after which an observation must begin to prove that the machine is gone.
 
-    This is the later of two moments: the close of the slot, and the last moment at which the create could take effect.
+    The result is the later of two moments: the close of the slot, and the last moment at which the create could take
+    effect.
     """
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)

@@ -30,8 +30,8 @@ RETRY_DELETE = 10.0
 def apply_outcomes(
     memory: Memory, outcomes: Sequence[Outcome], unsent: Sequence[Action], limits: Limits, now: float
 ) -> Plan:
-    """Return a plan without actions. It contains the memory after the outcomes of batches, and the changes of slots and
-    windows.
+    """Return a plan without actions. The plan contains the memory after the outcomes of batches, and the changes of
+    slots and windows.
 
     ``unsent``: actions that were planned but not sent. The plan undoes the records about these actions in memory.
     """

@@ -1,9 +1,9 @@
 """Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
 failed boot of its pool.
 
-A machine's life is measured in loop time. It begins with the plan that first saw the machine run. It ends with the
-observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments are
-late.
+A machine's life is measured in loop time. The life begins with the plan that first saw the machine run. The life ends
+with the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments
+are late.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Open a window that early losses closed if a later machine has outlived its first minutes.
+    """Open a window that early losses have closed, if a machine has outlived its first minutes.
 
-    The machine must have been requested after the close.
+    This machine must have been requested after the close.
     """
     for record in draft.records():
         for slot in record.slots.values():

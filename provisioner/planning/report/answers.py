@@ -48,7 +48,7 @@ STUCK_UNKNOWN_MACHINE = "The machine belongs to no request and still existed at 
 machines with a slot."""
 
 HINDERED = " The place reports: "
-"""Words before the reason that the place gives, at the end of the messages ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``."""
+"""Words at the end of the messages ``STUCK`` and ``STUCK_UNKNOWN_MACHINE``. The place's reason follows these words."""
 
 CODE = " Error Code: "
 
@@ -80,7 +80,7 @@ def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
 
 
 def request_answer(record: RequestRecord) -> Answer:
-    """Return the answer to a request. It lists the machines that succeeded, are on their way or failed.
+    """Return the answer to a request. The answer lists the machines that succeeded, are on their way or failed.
 
     Failed machines that were replaced are left out.
     """
@@ -109,7 +109,8 @@ def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """Return the answer to a return request. It lists each named machine, even while the machine has leftovers."""
+    """Return the answer to a return request. The answer lists each named machine, even while the machine has
+    leftovers."""
     machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
@@ -117,7 +118,7 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
     """Return the loss of each machine that HF has to return, by name.
 
-    Such a machine is lost, is under a drain or cancel, or is too old. Or it has a notice of its end.
+    Such a machine is lost, has a notice of its end, or is too old. A drain or a cancel also counts as a loss.
     """
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}

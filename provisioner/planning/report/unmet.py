@@ -1,6 +1,6 @@
 """Unmet machines: the wanted machines of an open request that do not run.
 
-They are grouped by pool and by the pending reason that the plan found. The module uses no I/O, clock or logger.
+The machines are grouped by pool and by the pending reason that the plan found. The module uses no I/O, clock or logger.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def _find_next_pool(
 ) -> dict[str, Any]:
     """Return fields of ``Unmet`` about the first pool after ``pool`` that takes machines.
 
-    The fields contain this pool and the moment from which it is used. They also say why each pool in between takes no
-    machine. The result is empty for a machine that keeps its position in a queue.
+    The fields contain this pool and the moment from which it is used. The fields also say why each pool in between
+    takes no machine. The result is empty for a machine that keeps its position in a queue.
     """
     if spills_at == NEVER:
         return {}
