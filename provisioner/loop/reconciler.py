@@ -167,7 +167,7 @@ class Reconciler:
             removed |= dict.fromkeys(plan.forget)
             if dry_run or not (plan.forget or plan.memory is not self.memory):
                 break
-            # As in a cycle, poll markers and intent lose a record first; memory and status lose it in the next pass.
+            # As in a cycle, a record leaves poll markers and intent first, and memory and status in the next pass.
             self._record(plan.memory, now)
             self._publish(plan.memory, now)
             self._intent.forget(plan.forget)

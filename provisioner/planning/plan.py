@@ -64,7 +64,7 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     delete_doubles(draft, world.busy | draft.stopped_pools)
     reconcile(draft)
     open_unrecorded_slots(draft)
-    # Before returns, because a machine whose terminal answer HF has not read would count as returned too early.
+    # Note read answers before settling returns. Otherwise a returned machine would count as returned too early.
     note_reported(draft, world.activity)
     settle_returns(draft, world.busy | draft.stopped_pools)
     cancel_unpolled(draft, world.activity)
