@@ -1,4 +1,4 @@
-"""The units of the loop as a service of HostFactory's host, each read by the tool that will read it there."""
+"""The units of the loop as a service on HostFactory's host. The tool that reads a unit there also reads it here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def verified(tree: Path, name: str, text: str) -> str:
-    """Return the findings of systemd about one of our units, in a tree with the programs that it starts."""
+    """Return systemd's findings about one of our units. ``tree`` gets stand-ins for the programs that the unit starts.
+    """
     for program in ("opt/provisioner/bin/provisioner", "bin/kill", "bin/sh"):
         file = tree / program
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +123,10 @@ def test_the_process_ends_before_it_is_killed() -> None:
 
 
 def backup_program(directory: Path, dump: str) -> list[str]:
-    """Return the command of the backup's service, with ``dump`` as the body of the program that it calls."""
+    """Return the command of the backup's service.
+
+    The command calls a stand-in for ``provisioner``, a shell script with the body ``dump``.
+    """
     stub = directory / "provisioner"
     stub.write_text(f"#!/bin/sh\n{dump}\n")
     stub.chmod(0o755)

@@ -1,4 +1,7 @@
-"""Each response of a simulated Compute API is checked, in the tests' process or in one that a test starts."""
+"""Test that each response of a simulated Compute API is checked.
+
+The API runs in the tests' process or in a process that a test starts.
+"""
 
 from __future__ import annotations
 

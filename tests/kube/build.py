@@ -1,10 +1,9 @@
 """Build a real cluster for tests, once per machine, and print its directory: ``python -m tests.kube.build``.
 
-The ordinary Go client builds etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok from the modules
-beside this file, into a cache directory keyed by their versions. This takes about ten minutes on two cores, and 4.5 GB
-of caches. If KUBEBUILDER_ASSETS names a directory that has all of them, that directory is used as it is.
+The Go client builds etcd, Kubernetes and kwok from the modules beside this file. The build takes ten minutes on two
+cores, and 4.5 GB of caches. If KUBEBUILDER_ASSETS names a directory with all programs, the tests use it.
 
-``python -m tests.kube.build kustomize`` builds kustomize alone, in half a minute.
+``python -m tests.kube.build kustomize`` builds kustomize alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real Kubernetes cluster on loopback: etcd, kube-apiserver, controllers, scheduler, and nodes that kwok plays.
 
-Ends what it began, by process id, also when the test run is killed. Nothing here needs a container or root.
+The cluster's processes also end when the test run is killed. The cluster needs no container and no root.
 """
 
 from __future__ import annotations
@@ -167,7 +167,9 @@ class Cluster:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Make the key for TLS and for tokens of service accounts, a user, a kubeconfig and settings."""
+        """Write the files that the programs need: a key with its certificate, a user's token, a kubeconfig and
+        settings.
+        """
         request = (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
         )
@@ -181,7 +183,10 @@ class Cluster:
         (self.directory / "plugins").mkdir()
 
     def _scheduler_settings(self) -> dict[str, Any]:
-        """With its own limit of 50 requests a second it lets only 52 pods a second run."""
+        """Return the scheduler's settings, with a high limit of requests.
+
+        The default limit of 50 requests a second lets only 52 pods a second run.
+        """
         return {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
@@ -252,7 +257,8 @@ class Cluster:
         )
 
     def _start(self, program: str, *arguments: str) -> None:
-        """A process that dies with this one, and that Ctrl-C does not reach before we end it in order."""
+        """Start a program that dies with this process. Ctrl-C does not reach the program, because the cluster ends it.
+        """
         with (self.directory / f"{program}.log").open("ab") as log:
             self._processes[program] = subprocess.Popen(
                 [str(self._programs / program), *arguments],

@@ -80,7 +80,7 @@ def _downloaded(source: Source) -> Path:
 
 
 def differences(ours: Manifest, theirs: Manifest, where: str = "") -> Iterator[str]:
-    """Yield the fields of both schemas in which ours accepts a value that the published one refuses."""
+    """Yield the differences that let our schema accept a value that the published schema refuses."""
     if theirs.get("x-kubernetes-int-or-string"):
         return  # either-or has a word of its own there
     if ours["type"] != theirs["type"]:

@@ -1,6 +1,6 @@
-"""Our manifests on a real API server: applied, tried, and the loop's pod run here as a process.
+"""Our manifests on a real API server, and the loop's pod as a process here.
 
-kwok plays the pod that the server knows; what that pod would do, the process does, with its account and its files.
+In the API, kwok plays the pod. The process does the pod's work, with the pod's account and files.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _structural(schema: Any) -> Any:
 class LoopPod:
     """The pod of the Deployment as a process: command, environment, user, mounts, read-only root, and its account.
 
-    A context manager: ends the process. It has a mount namespace of its own, so the paths are the pod's.
+    A context manager that ends the process. The process has its own mount namespace, so it finds the pod's paths.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Kubelets that kwok plays for pods with a node. The pod's label ``test/kubelet`` chooses; without it, the pod runs.
+"""Kubelets that kwok plays for pods with a node. The pod's label ``test/kubelet`` chooses a kubelet.
 
-Annotation ``test/delay`` (such as ``3s``): how long the kubelet takes before it does anything.
+Without the label, the pod runs. The annotation ``test/delay`` (such as ``3s``) delays everything that the kubelet does.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SPEC = "terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busyb
 
 
 class KubePlace(Place):
-    """The backend acts as the provisioner's own account, through a proxy that can be made to fail."""
+    """A namespace of a real cluster. The backend uses the provisioner's account, through a proxy that can fail."""
 
     backend: GkeBackend
     pool = "gke-main"

@@ -44,10 +44,11 @@ class Grid:
         settings: Mapping[str, Any] | None = None,
         others: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """``pod``: spec or manifest; ``pool`` and ``settings``: of provisioner.yaml.
+        """Write the configuration of an instance with its pools.
 
-        ``more``: settings of further pools, by name; the template's machines spill over to them in this order.
-        ``others`` are further pools by name, each with a template of its name.
+        ``pod``: the pod's spec or manifest. ``pool``, ``settings``: of provisioner.yaml. ``more``: settings by name,
+        for further pools to which the template's machines spill over in this order. ``others``: settings by name, for
+        pools with a template each.
         """
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
         for place in (self.conf, self.work, self.logs):

@@ -1,4 +1,4 @@
-"""A namespace of its own for each test, with what ``deploy/`` gives the provisioner there, and what others do in it."""
+"""A namespace for each test. It has the provisioner's account and rights from ``deploy/``, and pods of others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Chaos with the state on a real API server: two loops and the scripts as processes, the machines in the embedded
-cloud, which can be reached while the server cannot.
+"""Chaos with the state on a real API server. Two loops and the scripts run as processes.
+
+The machines are in the embedded cloud, which can be reached while the server cannot.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class StateRun(Run):
         assert not self.broken(), self.broken()
 
     def until_works(self, count: int = 1) -> None:
-        """Wait until so many requests were made and answered whole from now on, and one is in progress."""
+        """Wait until ``count`` new requests are answered completely and another request is in progress."""
         since = time.time()
         self.until(lambda: len(self._completed(since)) >= count and self.ledger.hf.requests, 90, "requests are served")
 
@@ -208,7 +209,7 @@ class StateRun(Run):
             return [call for call in self.ledger.calls if begin < call.began < end and call.called is not None]
 
     def come_to_rest(self) -> None:
-        """Wait as before, while HF returns its hosts if a request is open, which may wait for room."""
+        """Wait until all is settled. Meanwhile HF returns its hosts, because an open request may wait for room."""
         self._until(self._unsettled, REST_SECONDS, "at rest")
 
     def _unsettled(self) -> list[str]:

@@ -1,5 +1,8 @@
-"""The demand of unschedulable pods, end to end: a real API server with its scheduler, HostFactory's real scripts, the
-loop, and machines of the embedded cloud that become nodes of the cluster, as a site's start-up script lets them."""
+"""The demand of unschedulable pods, end to end, with a real API server and scheduler.
+
+HostFactory's real scripts and the loop make machines in the embedded cloud. The machines become nodes of the cluster,
+as they do with a site's start-up script.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Site:
         self.nodes: set[str] = set()
 
     def add_pod(self, name: str, **spec: Any) -> None:
-        """Add a pod of which two fit a machine, and which the machines accept unless ``spec`` says otherwise."""
+        """Add a pod. Two such pods fit a machine. The machines accept the pod unless ``spec`` says otherwise."""
         containers = [{"name": "job", "image": "busybox", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}]
         fitting = {"nodeSelector": {"grid": self.space.name}, "tolerations": [{"key": "grid", "operator": "Exists"}]}
         self.space.add_pod(name, containers=containers, **fitting | spec)

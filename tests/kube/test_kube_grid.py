@@ -187,8 +187,9 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_is_harmless(s
 def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preempted(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
-    """The pods say nothing of Spot, as where a compute class chooses the node: the node's own label does, for whoever
-    may see nodes. The server waits for most of a minute until it gives their pods up, for both alike.
+    """The pods do not ask for Spot. Only the node's label shows it, to an account that may see nodes.
+
+    The server gives up the pods of a missing node after most of a minute.
     """
     cluster.add_node("doomed", doomed="yes")
     cluster.add_node("taken-away", doomed="on-spot", **{"cloud.google.com/gke-spot": "true"})

@@ -1,4 +1,4 @@
-"""Every form of credentials opens a real API server, and goes on doing so when they are replaced."""
+"""Each form of credentials opens a real API server, also after the credentials are replaced."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The GKE overlays on a real API server: their pod as a process, with its user and groups, on an export that
-HostFactory's user shares; the groups of ``mixed`` are those of a simulated Compute Engine beside it.
+"""The GKE overlays on a real API server. Their pod runs as a process with the pod's user and groups.
+
+The pod and HostFactory's user share an export. A simulated Compute Engine has the groups of the overlay ``mixed``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The API server of the state is down, or comes back with older data, while the clouds can be reached.
+"""The API server of the state is down, or comes back with older data. The clouds can be reached meanwhile.
 
-The outage of the gate is longer than a Lease. This plays five minutes:
+In the gate, the outage is just longer than a Lease. This command plays an outage of five minutes:
 
     STATE_OUTAGE_SECONDS=300 make test-kube TESTS=tests/kube/test_kube_state_outage.py PYTEST_ARGS='-k down'
 """

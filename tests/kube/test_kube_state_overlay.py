@@ -1,6 +1,6 @@
-"""Two loops with the state on a real API server, as the component deploys them, each with its own rights alone.
+"""Two loops with the state on a real API server. The overlay deploys them, each with its own rights only.
 
-HostFactory's scripts log in with the account of the page. No state directory is shared.
+HostFactory's scripts log in with the account that the page names. The loops and scripts share no state directory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ SCRIPTS = "hostfactory-scripts"
 
 @pytest.fixture
 def manifests(kit: Kit, any_cluster: Cluster, tmp_path: Path) -> Iterator[list[Manifest]]:
-    """The overlay for a laptop with the component, and the keys of the page in the provider config."""
+    """Yield the applied overlay ``kind`` with the state in the API. The provider config has the keys that the page
+    names.
+    """
     made = [one for one in built("overlays/kind", IN_API) if one["kind"] != "CustomResourceDefinition"]
     files = only(made, "ConfigMap")["data"]
     keys = {"STATE": f"kubernetes:{SYSTEM}", "STATE_KUBECONFIG": str(tmp_path / "state.kubeconfig")}

@@ -1,6 +1,6 @@
-"""Loops whose state is in the API server, and that fail in the middle of a request: the next one finishes it.
+"""Loops whose state is in the API server fail in the middle of a request. The next loop finishes the request.
 
-The pods are real, and their calls go around the proxy. So a loop that is cut off from its state reaches its pool.
+The pods are real, and calls for pods do not use the proxy. So a loop that is cut off from its state reaches its pool.
 """
 
 from __future__ import annotations

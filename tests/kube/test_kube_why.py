@@ -1,6 +1,6 @@
-"""Causes of pods that wait or ended, as real controllers make them, and their reports to HostFactory.
+"""Real controllers let pods wait or end. HostFactory gets the causes.
 
-What the embedded cloud can do too is judged by one table for both: tests/contract/test_why.py.
+``tests/contract/test_why.py`` checks the causes that the embedded cloud can show, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Install Ray for tests, once per machine, and print its Python: ``python -m tests.ray.build``.
 
-An environment of its own from PyPI, in a cache directory keyed by the versions of Ray and Python: a minute, and several
-hundred megabytes. TEST_RAY names the Python of an environment that has Ray already, which is taken as it is.
+Ray gets its own environment, in a cache directory whose name contains the versions of Ray and Python. The installation
+takes a minute and several hundred megabytes. If TEST_RAY names the Python of an environment with Ray, the tests use
+that Python.
 """
 
 from __future__ import annotations

@@ -93,11 +93,10 @@ class Head:
         return [job for job in json.loads(self.call("GET", "")) if job["submission_id"]]
 
     def clear(self, name: str = "") -> None:
-        """Stop the job of this name, or all jobs, and delete the records, so that the names can be used again.
+        """Stop the job of this name, or all jobs, and delete the records. The names can then be used again.
 
-        A stop is repeated, because it has no effect before the job's supervisor exists. A record stays for seconds
-        after the end, because Ray checks each job once a second: if the next job of the name exists by then, Ray takes
-        the end of the first for that of the second, and fails it.
+        A stop has no effect before the job's supervisor exists, so it is repeated. A record stays for seconds, because
+        Ray checks each job once a second. Otherwise Ray could fail the next job of the name for the first job's end.
         """
         until(lambda: self._is_cleared(name), 120.0, every=0.2, what="no job is left")
 
@@ -119,7 +118,7 @@ class Head:
         return {actor["name"] for actor in answer["data"]["result"]["result"] if actor["state"] != "DEAD"}
 
     def program(self, name: str) -> int:
-        """Wait for the program of a job that a backend has submitted, and return its process id.
+        """Wait for the program of a job that a backend has submitted. Return the program's process id.
 
         Ray shows the job as RUNNING before the program has begun.
         """

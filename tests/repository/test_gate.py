@@ -1,4 +1,4 @@
-"""The gate leaves out a stage only if the stage passed before and none of its inputs changed."""
+"""The gate leaves out a stage only if it passed before and its inputs have not changed."""
 
 from __future__ import annotations
 

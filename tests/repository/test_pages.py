@@ -1,4 +1,4 @@
-"""README and docs: each command that they show is one, each page is found, each file that a link names is there.
+"""Each command in README and docs is valid, each page is linked, and each linked file exists.
 
 ``tests/integration/test_pages_run.py`` runs the commands.
 """

@@ -1,4 +1,4 @@
-"""The page of what can end machines has a word on every field of a group and of its template's scheduling."""
+"""The page about the ends of machines names each field of a group and of its template's scheduling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program that asks by htcondor2, with the classes of PyPI's package on classads made from text."""
+"""The program that asks HTCondor through htcondor2. PyPI's package gives the classes, and texts give the classads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The source of HTCondor and the pilot with a real pool of their own, on a machine that has ``condor_master``.
+"""The source of HTCondor and the pilot with a real pool, on a machine that has ``condor_master``.
 
-Debian 13 and later have it (package condor). Debian 12 has not, so the gate's machines skip this file, and it has not
-been run yet.
+Debian 13 and later have HTCondor in the package condor. Debian 12 does not, so the gate's machines skip this file. The
+file has not been run yet.
 """
 
 from __future__ import annotations

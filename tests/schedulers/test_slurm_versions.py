@@ -1,4 +1,4 @@
-"""Each version of slurmrestd's API, by a stand-in whose bodies pass SchedMD's models where there are models."""
+"""Each version of slurmrestd's API, played by a stand-in. If SchedMD has models of a version, they check the bodies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def backend(place: SlurmrestdStandIn, directory: Path, **settings: object) -> Sl
 
 
 def create(pool: SlurmBackend, *names: str) -> list[Outcome]:
-    """Create machines one after the other, so that their jobs have the numbers 1, 2 and so on."""
+    """Create machines one after the other, so that their jobs get the numbers 1, 2 and so on."""
     return [one for name in names for one in pool.create([Create(name, "hpc", "small", REQUEST)], always)]
 
 

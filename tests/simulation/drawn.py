@@ -1,4 +1,4 @@
-"""Small scenarios by chance, as they could be written by hand: any setting, any event, any combination of them.
+"""Small random scenarios, with any combination of settings and events that a user could write.
 
 The values come from the scenario's own types. ``test_search.py`` fails if a setting or an act has no values here.
 """
@@ -149,7 +149,7 @@ def _typed(field: Any) -> Sequence[object]:
 
 
 def values(model: type, *, heals: bool) -> Values:
-    """Return the same values and, if all trouble ``heals``, leave out those that keep machines away for ever."""
+    """Return the possible values of each setting. If ``heals``, leave out settings that keep machines away for ever."""
     return {name: some for name, some in open_values(model).items() if not (heals and name in KEEP_AWAY)}
 
 

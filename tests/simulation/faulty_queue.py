@@ -1,8 +1,7 @@
-"""Half an hour of a place with a queue whose program or server lies, hangs and fails by chance, in virtual time.
+"""Half an hour of a queue in virtual time. Its program or server lies, hangs and fails by chance.
 
-``Queue`` is the truth. A test puts the real backend of a kind between it and ``Run``, which is the loop's own cycle
-with HostFactory. The test answers the backend's calls from the queue as the place would, with the faults that
-``Queue.fault`` draws. A run is the same for the same seed. ``Run.play`` returns what broke.
+``Queue`` is the truth, and ``Run`` is the loop's own cycle with HostFactory. A test puts a real backend between them.
+The test answers its calls from the queue, with the faults of ``Queue.fault``. Equal seeds make equal runs.
 """
 
 from __future__ import annotations
@@ -155,7 +154,9 @@ class Queue:
         return number
 
     def submit_late(self, name: str, mark: str, after: float) -> None:
-        """Make a job up to LATE seconds after the call that asked for it has ended, ``after`` seconds from now."""
+        """Make a job after the call for it has ended. The call ends in ``after`` seconds, and the job may take LATE
+        more.
+        """
         self.world.after(after + self._chance.uniform(0.0, LATE), lambda: self.submit(name, mark) and None)
 
     def cancel(self, number: int) -> bool:

@@ -1,8 +1,7 @@
-"""The judge, which checks in every simulation that the loop kept the laws. It trusts only the model of the cloud and
-HF's own acts.
+"""The judge, which checks in each simulation that the loop kept the laws.
 
-Each check is an assertion that names its law. Times are world time, so that a wrong clock of the loop is found.
-``gained`` is the time that a restart may have added to loop time.
+The judge trusts only the model of the cloud and HF's own acts. Each check is an assertion that names its law. Times are
+world time, so that a wrong clock of the loop is noticed. ``gained`` is the loop time that a restart may have added.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def machines_of(sim: Simulation) -> dict[str, TrueMachine]:
 
 
 class Judge:
-    """A judge with records of its own, which raises AssertionError as soon as a law is broken."""
+    """A judge with its own records. It raises AssertionError as soon as a law is broken."""
 
     def __init__(self, sim: Simulation) -> None:
         self.holds = NO_HOLDS
@@ -282,7 +281,8 @@ class Judge:
 
     @property
     def _answers_were_lost(self) -> bool:
-        """Return True if no file has the reported answers of a request, so that HF gets a rebuilt answer."""
+        """Return True if memory and status, which have the reported answers, were lost. HF then gets a rebuilt answer.
+        """
         return {"memory", "status"} <= self._lost
 
     # --- what is true -------------------------------------------------------------------------------------------------
@@ -429,7 +429,7 @@ class Judge:
     def _check_constant(self, id_: str, answer: Answer) -> None:
         """Check a changed terminal answer (law: a terminal answer stays).
 
-        Only a request whose answer HF never read may still be cancelled, or lose machines that HF returned.
+        As long as HF has not read an answer, its request may be cancelled, or lose the machines that HF returned.
         """
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
@@ -482,9 +482,7 @@ class Judge:
             self._sim.returned = {name: request for name, request in self._sim.returned.items() if request != id_}
 
     def _may_be_forgotten(self, id_: str) -> bool:
-        """Return True if the id was recorded in an intent that was lost before a loop had read it, or memory was lost
-        too.
-        """
+        """Return True if intent was lost, and memory was lost too or no loop had read the id."""
         return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
@@ -524,12 +522,12 @@ class Judge:
             assert gone, f"{Law.PROVEN}: {name} is healthy and is reported lost"
 
     def _judge_asked_back(self, name: str) -> None:
-        """Check that HF is asked for a machine only if an operator drains or has cancelled it."""
+        """Check that an operator's drain or cancel is the reason to ask HF for a machine."""
         drained, cancelled = self.holds.of_kind(HoldKind.DRAIN), self.holds.of_kind(HoldKind.CANCEL)
         assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
-        """Check that an aged machine is named for return only if HF has that machine, and not too early."""
+        """Check a machine that is named as aged. It must have reached its lifetime, and HF must have it."""
         wanted = self._wanted(name)
         assert wanted is not None
         lifetime = self._sim.limits.templates[wanted.template].max_lifetime_seconds
@@ -575,7 +573,7 @@ class Judge:
         return recent >= self._sim.limits.orphans.cap_per_hour
 
     def check_deadlines(self) -> None:
-        """Check that no record is older than its deadline while the loop runs, sees and may act."""
+        """Check that no open record is long past its deadline. Call it only while the loop can work."""
         memory, now = self._sim.life.reconciler.memory, self._sim.life.clock.now()
         records: dict[str, RequestRecord | ReturnRecord] = {**memory.requests, **memory.returns} if memory else {}
         for record in records.values():
@@ -595,7 +593,7 @@ class Judge:
 
 
 def _is_shown(memory: Memory | None, name: str) -> bool:
-    """Return True if an operator can see the name, as an orphan or as a machine that HF has not listed."""
+    """Return True if an operator can see the machine's name. The machine is an orphan, or HF has not listed it."""
     slot = _slot(memory, name)
     is_succeeded = slot is not None and slot.verdict is Verdict.SUCCEEDED
     return memory is not None and (name in memory.orphans.since or is_succeeded)
@@ -610,12 +608,13 @@ def _slot(memory: Memory | None, name: str) -> Slot | None:
 
 
 def _reachable(before: Verdict, after: Verdict) -> bool:
-    """Return True if one or two steps lead to the verdict, because a write may contain two changes."""
+    """Return True if one or two steps lead to the verdict. A single write may contain two steps."""
     return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
 
 
 def _results(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the results of an answer for the request and each machine, without facts about the machine."""
+    """Return the status in an answer, and each machine's name with its result. Leave out other facts about the machine.
+    """
     entry = json.loads(text)
     return entry["status"], [(machine["name"], machine["result"]) for machine in entry["machines"]]
 

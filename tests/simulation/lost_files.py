@@ -10,7 +10,7 @@ from tests.simulation.simulation import Simulation
 
 @dataclass
 class Site:
-    """A simulation that has gone on so long that a copy of its files lacks much of it."""
+    """A simulation that has gone on for long. An old copy of its files lacks much of it."""
 
     sim: Simulation
     done: str

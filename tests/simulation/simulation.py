@@ -177,7 +177,7 @@ class VirtualClock:
 
 
 class SimulationActors:
-    """An executor of batches that runs them at once or, in slow pools, when the driver asks."""
+    """An executor that runs batches at once. The driver decides when it runs the batches of slow pools."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -213,7 +213,7 @@ class SimulationActors:
 
 
 class Watched(Direct):
-    """A place that reports calls and effects to the judge, and at whose calls the loop may die."""
+    """A place that reports calls and effects to the judge. The loop may die before or after each call."""
 
     sim: Simulation
 
@@ -542,7 +542,7 @@ class Simulation:
     def lose(
         self, kinds: Collection[str], *, put_back: bool = False, cut: bool = False, restarted: bool = True
     ) -> None:
-        """Lose or cut state files, or restore old copies, while no loop runs or under a running loop."""
+        """Lose or cut state files, or put old copies back. If ``restarted``, the loop starts anew afterwards."""
         if isinstance(self.store, KubeStore):
             kinds = [kind for kind in kinds if self.store.lose(kind)]
         self.judge.note_lost_files(kinds)
@@ -606,9 +606,9 @@ class Simulation:
             self.requests[id_] = Wanted(template, count, self.world.now, self.world.now)
 
     def poll(self, id_: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Call getRequestStatus for a request or a return request, by the script's own code.
+        """Call getRequestStatus for a request or a return request, with the script's own code.
 
-        ``meanwhile`` is called once the script has read a terminal answer and not yet settled the answer.
+        The script calls ``meanwhile`` between reading a terminal answer and settling it.
         """
         tell = SettledAnswers.settle_reported
 
@@ -659,7 +659,9 @@ class Simulation:
             self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:
-        """Call getReturnRequests with all hosts that HF believes it has, and return those that are reported lost."""
+        """Call getReturnRequests with all hosts that HF believes it has. Let HF return the machines that the script
+        names.
+        """
         hosts = sorted(self.judge.hosts())
         try:
             printed = self._call(commands.get_return_requests, {"machines": [{"name": name} for name in hosts]})

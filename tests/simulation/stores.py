@@ -130,7 +130,7 @@ class KubeStore:
         """Do nothing, because no file was made."""
 
     def open(self, burn: Burn) -> State:
-        """Return the state for a new process of the loop, which may end before and after each of its writes."""
+        """Return the state for a new process of the loop. The process may end before or after each of its writes."""
         api = MemoryApiServer(self.server)
 
         def hook(when: str) -> Callable[[Call], None]:

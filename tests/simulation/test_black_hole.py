@@ -1,4 +1,4 @@
-"""Machines that run for half a minute and die, in virtual time, while HostFactory replaces each lost machine."""
+"""Machines that run for half a minute and die, in virtual time. HostFactory replaces each lost machine."""
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_ti
 
 @pytest.mark.slow
 def test_machines_that_die_while_others_of_their_request_boot_close_the_window_too() -> None:
-    """Check failures that HostFactory never reads, because the machines fail before the terminal answer and are
-    replaced.
-    """
+    """Check failures that HostFactory never reads. The loop replaces these machines before the terminal answer."""
     hole = Hole(1.0, a=HOLE | {"boot_p95_seconds": 280.0})
     assert hole.made["a"] < 2 * WANTED
     assert hole.windows[-1].early_loss is not None
@@ -98,9 +96,7 @@ def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(hours: f
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [0.1, 3.0])
 def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
-    """Check that recovery takes a pause of at most half an hour, the minutes that a probe has to outlive, and a few
-    rounds.
-    """
+    """A recovery takes at most a pause of half an hour, the time that a probe must live, and a few rounds."""
     dies = {"at_minutes": 0.0, "for_minutes": 60 * hours, "change": HOLE}
     hole = Hole(hours + (1800.0 + EARLY + 600.0) / HOUR, dies, a={})
     assert any(window.early_loss for window in hole.windows)

@@ -1,6 +1,6 @@
-"""Proof that simulations can fail: the loop is broken on purpose, law by law, and the judge finds each break.
+"""Proof that simulations can fail. Each test breaks a law of the loop on purpose, and the judge finds the breach.
 
-Each break is searched only among events that may show the break, so that it is found in seconds.
+Each search uses only events that may show the breach, so it takes seconds.
 """
 
 from __future__ import annotations

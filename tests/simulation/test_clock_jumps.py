@@ -1,4 +1,4 @@
-"""Jumps of the wall clock: no deadline passes early, no machine is reported lost, and no wait is too long.
+"""Jumps of the wall clock. No deadline passes early, no machine is reported lost, and no wait is too long.
 
 The loop's own clock runs here on a host whose clocks the test controls.
 """
@@ -124,7 +124,7 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
 def test_at_a_start_on_another_host_deadlines_move_by_an_hour_at_most_and_nothing_is_lost(
     site: Site, jump: float
 ) -> None:
-    """Check a start at which it is unknown whether the clock was set or the time has passed."""
+    """Start the loop on another host. The loop cannot know whether the clock was set or time has passed."""
     kept = site.succeed(3)
     id_ = site.request(2)
     site.run(10.0)
@@ -151,7 +151,7 @@ def test_a_mass_loss_waits_for_its_second_observation_as_long_as_ever(site: Site
 
 @JUMPS
 def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: Site, jump: float) -> None:
-    """Change the clock of HF's host between the scripts and the loop, and at a restart of the loop."""
+    """Set the clock of HF's host between the call of a script and the loop's reading, and restart the loop."""
     id_ = site.request(2, skew=site.host.wall - site.clock.time + jump)
     site.run(BOOT / 2)
     site.restarted()

@@ -1,6 +1,6 @@
-"""Damaged files: a reported end of a request or return request never differs in a byte, and no machine is lost by it.
+"""Damaged files. No byte of a reported terminal answer changes, and no machine is lost.
 
-The files are damaged in any order, under any loop.
+The files are damaged in any order, with and without a running loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The demand service in virtual time: it is killed before and after its calls of the scripts, scripts fail, the loop
-restarts and machines vanish. No request may be doubled, and no machine lost.
+"""The demand service in virtual time, with faults. No request may be doubled, and no machine lost.
 
+The service is killed before and after its calls of the scripts. Scripts fail, the loop restarts, and machines vanish.
 ``RUNS=300 pytest tests/simulation/test_demand.py`` plays more simulations.
 """
 
@@ -43,7 +43,7 @@ SETTINGS = demand(fall_after_seconds=120.0, minimum_age_seconds=YOUNGEST, rise_a
 
 
 def scenario(chance: random.Random) -> Scenario:
-    """Return two templates on a place with failures, and a loop that is killed, stopped and blinded."""
+    """Return a scenario of two templates on a faulty place. The loop is paused, restarted, and cannot read files."""
     acts = [Act.RESTART, Act.PREEMPT, Act.PAUSE, Act.UNREADABLE_INTENT, Act.LOSE_ANSWERS, Act.SECOND_LOOP]
     events = tuple(
         Event(at_minutes=chance.uniform(5, STORM_SECONDS / 60), do=chance.choice(acts), share=0.3, for_minutes=3.0)
@@ -96,7 +96,9 @@ class Scripts(HostFactory):
         self.zeros = {template for template, number in (numbers or {}).items() if not number}
 
     def _call(self, name: str, do: Callable[[], Any]) -> Any:
-        """Make a call. The service may die before and after it, and the script may fail before or after its record."""
+        """Make a call. The service may die before or after the call. The script may fail before or after it has
+        recorded.
+        """
         self.fuse.burn(f"before {name}")
         luck = self._chance.random() if self._world.now < STORM_SECONDS else 1.0
         if luck < 0.03:

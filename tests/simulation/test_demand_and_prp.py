@@ -1,6 +1,6 @@
-"""``provisioner demand`` against PRP's own formula: the same jobs and places, in virtual time (docs/htcondor.md).
+"""``provisioner demand`` against PRP's own formula, with the same jobs and places in virtual time (docs/htcondor.md).
 
-Both do all the work: a job waits until a machine is free. A job fills a machine.
+Both do all the work. A job fills a machine, and waits until a machine is free.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ Kind = TypeVar("Kind", bound=Controller)
 
 
 def serve(jobs: Sequence[Job], made: list[Queue], decide: Callable[[Stage], Kind], stage: Stage) -> Kind:
-    """Return a controller whose wanted machines are the jobs of a queue, which is added to ``made``."""
+    """Return a controller that wants a machine for each job of a new queue. Append the queue to ``made``."""
     controller: Any = decide(stage)
     made.append(Queue(jobs, stage))
     (controller.grid if isinstance(controller, DemandService) else controller)._levels = made[0]
@@ -105,8 +105,11 @@ def serve(jobs: Sequence[Job], made: list[Queue], decide: Callable[[Stage], Kind
 
 @cache
 def compare(name: str) -> Mapping[str, tuple[float, float]]:
-    """Return the measures of demand and of PRP: the seconds that nine of ten jobs wait at most, the hours until the
-    last job ends, idle machine-hours and machines made. A single seed is enough, because nothing happens by chance."""
+    """Return the measures of demand and of PRP, by name.
+
+    The measures are the longest wait (s) of nine in ten jobs, the end of the last job (h), idle machine-hours, and
+    machines made. The run uses no chance, so one seed is enough.
+    """
     scenario = scenarios({"q": {"about": name, "hours": 18, "pools": {"a": {}}, "demand": [{"machines": 1}]}}, "q")["q"]
     columns = []
     for decide in (DemandService, Prp):

@@ -1,7 +1,7 @@
 """Simulations in which state files are lost or replaced by old copies, alone and together.
 
-Reported answers are kept, ended requests are not repeated, and unknown facts are shown to the operator instead of being
-guessed.
+Reported answers stay, and ended requests are not served again. The loop shows unknown facts to the operator, and does
+not guess them.
 """
 
 from __future__ import annotations

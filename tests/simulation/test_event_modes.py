@@ -1,4 +1,4 @@
-"""The same simulation with events that come, do not come, come twice, in any order or an hour late.
+"""The same simulation with events that come once, twice, out of order, an hour late, or not at all.
 
 Machines, verdicts and answers agree. Only the time at which HF learns of a preemption differs.
 """
@@ -133,9 +133,7 @@ class EventRun:
             self.reported.leads.setdefault(name, PREEMPTED_AT + EXACT.notice - self._seconds)
 
     def _plain(self, text: str) -> str:
-        """Return the text with the number of each request in place of its id, which depends on the number of earlier
-        calls.
-        """
+        """Return the text with numbers in place of request ids. The ids differ, because earlier calls count in them."""
         for number, id_ in enumerate(self.sim.requests):
             text = text.replace(id_, str(number))
         return text
@@ -144,7 +142,7 @@ class EventRun:
         return sorted(self.sim.machines())
 
     def trouble(self) -> None:
-        """Let lists lag, let machines be preempted, stopped, deleted and recreated, and let stock be missing for a
+        """Make trouble. Lists lag, machines are preempted, stopped, deleted or recreated, and stock is missing for a
         while.
         """
         sim = self.sim

@@ -1,7 +1,7 @@
-"""The kind ``command`` with programs that lie, hang and fail by chance: no machine is doubled or wrongly deleted, and
-every request ends.
+"""The kind ``command`` with programs that lie, hang and fail by chance.
 
-A failure names its seed. ``COMMAND_SEED=N pytest -k faulty_commands`` plays that one again.
+No machine is doubled or wrongly deleted, and every request ends. A failure names its seed. ``COMMAND_SEED=N pytest -k
+faulty_commands`` plays that seed again.
 """
 
 from __future__ import annotations

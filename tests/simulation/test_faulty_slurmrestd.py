@@ -1,7 +1,7 @@
-"""The kind ``slurm`` with a slurmrestd that lies, hangs and fails by chance: no machine is doubled or wrongly deleted,
-and every request ends.
+"""The kind ``slurm`` with a slurmrestd that lies, hangs and fails by chance.
 
-A failure names its seed. ``SLURM_SEED=N pytest -k faulty_slurmrestd`` plays that one again.
+No machine is doubled or wrongly deleted, and every request ends. A failure names its seed. ``SLURM_SEED=N pytest -k
+faulty_slurmrestd`` plays that seed again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The state in the Kubernetes API under faults of each call: the process dies at any call, answers are lost, the server
-refuses, a loop is cut off from it, a second loop takes over, and etcd is brought back from an old snapshot.
+"""The state in the Kubernetes API, with faults at any call.
 
-No machine is doubled or leaked, and no terminal answer changes. A failure names its seed: ``STATE_SEED=N pytest -k
-faulty_state_server`` plays that one again.
+The process dies, answers are lost, and the server refuses. A loop is cut off, and a second loop takes over. etcd gets
+an old snapshot. No machine is doubled or leaked, and no terminal answer changes.
+
+A failure names its seed. ``STATE_SEED=N pytest -k faulty_state_server`` plays that seed again.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Driver:
         store.storm = store.storm if self.chance.random() < 0.2 else ()
 
     def cut_off(self) -> None:
-        """Cut the loop off from its state in the middle of a cycle, while the cloud can be reached."""
+        """Cut the loop off from its state in the middle of a cycle. The loop can still reach the cloud."""
         self.sim.fuse.light(self.chance.randint(1, 30), lambda _: setattr(self.sim.store, "is_cut_off", True))
         for _ in range(3):
             self.sim.cycle()

@@ -1,6 +1,6 @@
-"""Interrupted plans: the loop dies after any prefix of any plan's actions and starts anew, and the wanted machines run.
+"""Interrupted plans. The loop dies after some of a plan's actions and starts anew, and the wanted machines then run.
 
-(Law: recorded before acted.) Each prefix is a run of its own, because its continuation differs.
+The law is "recorded before acted". Each number of completed actions is a run of its own.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Interrupted(Provisioner):
             self._submit(batch, may_start)
 
     def _die_in(self, batch: Batch) -> None:
-        """Carry out the allowed actions, and die after the last, as if a newer loop had taken over."""
+        """Carry out the allowed actions. If they were the last ones, end the loop as if a newer loop had taken over."""
         backend, actions = self.loop.backends[batch.pool], (*batch.deletes, *batch.creates)
         for action in actions[: self._left]:
             _ = backend.create([action], bool) if isinstance(action, Create) else backend.delete([action], bool)
@@ -113,7 +113,7 @@ def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def assert_sound(run: Watched) -> None:
-    """Check that no law was broken, that all wanted machines run, and that no other machine is there."""
+    """Check that no law was broken, that all wanted machines run, and that no other machines exist."""
     assert not run.broken, run.broken
     assert not run.brake()
     assert not run.missing(), f"{run.missing()} are missing"

@@ -17,14 +17,14 @@ PACE = 120.0
 
 
 class Week:
-    """A HostFactory with a number of machines, which returns the reported machines once their work is done."""
+    """A HostFactory that keeps a number of machines. It returns a machine with a reported end once its work is done."""
 
     def __init__(self, site: VirtualSite, chance: random.Random, patience: float) -> None:
         self.site, self.chance, self._patience = site, chance, patience
         self.reported: dict[str, float] = {}
         """World time at which the end of each machine was first reported to HF."""
         self.ends: dict[str, float] = {}
-        """Return the world time at which Compute ends a machine."""
+        """World time at which Compute ends each machine."""
         self.drained: dict[str, float] = {}
         """World time at which the work on each machine with a known end is done."""
         self.returned: set[str] = set()

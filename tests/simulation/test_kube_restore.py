@@ -115,7 +115,7 @@ def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists
 
 
 def test_a_restore_of_requests_that_have_left_memory_ends_in_brakes_to_release(sim: Simulation) -> None:
-    """The restored answers contradict memory, but a rebuild would wait for an operator who sees no brake."""
+    """The restored answers contradict memory. The loop latches brakes that an operator sees and can release."""
     server = server_of(sim)
     old = server.snapshot()
     sim.return_all()

@@ -1,7 +1,7 @@
-"""Simulations by Hypothesis: HF requests, polls and returns, places fail, and the loop dies between any two steps.
+"""Simulations by Hypothesis. HF requests, polls and returns, places fail, and the loop dies between any two steps.
 
-After every step the judge checks the laws. ``RUNS=1000 pytest tests/simulation`` plays more simulations, and others
-each time.
+The judge checks the laws after each step. ``RUNS=1000 pytest tests/simulation`` plays more simulations, each time
+others.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Laws(SimulationMachine):
 
     @rule(data=st.data(), returns=st.booleans(), cycles=st.integers(1, 3))
     def hf_polls_slowly(self, data: st.DataObject, returns: bool, cycles: int) -> None:
-        """Let HF return a machine, and the loop go on, between reading and settling a terminal answer."""
+        """Poll slowly. Between reading and settling a terminal answer, HF may return a machine, and the loop goes on.
+        """
         id_ = data.draw(st.sampled_from(sorted(self.sim.requests) + sorted(self.sim.returns)))
         names = sorted(self.sim.requests[id_].listed - set(self.sim.returned)) if id_ in self.sim.requests else []
 

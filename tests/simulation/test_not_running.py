@@ -1,6 +1,4 @@
-"""Machines that HF has and that do not run: a container ends beside a running one, crashes again and again, or is not
-ready for a while.
-"""
+"""Machines that HF has and that do not run. A container ends, crashes again and again, or is not ready for a while."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A restore drill: a dump, hours without a copy, then the directory is lost and the dump restored.
+"""A restore drill. After a dump, hours pass, the directory is lost, and the dump is restored.
 
-No machine of HF is deleted, no reported answer changes, and unknown machines are orphans that the brake protects.
+No machine of HF is deleted, and no reported answer changes. Unknown machines become orphans that the brake protects.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Switch = Callable[[pytest.MonkeyPatch], None]
 
 
 class Rule(NamedTuple):
-    """A rule, a scenario that shows it, and the highest value of the measure with the rule."""
+    """A rule, a scenario that shows its effect, and the measure's highest value while the rule is in force."""
 
     scenario: str
     measure: str

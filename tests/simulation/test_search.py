@@ -1,6 +1,6 @@
-"""A search for a scenario that breaks a law, or after whose trouble the wanted machines never run.
+"""A search for a scenario that breaks a law, or whose wanted machines never run after the trouble.
 
-A found scenario is printed as YAML, as small as possible: ``provisioner simulate FILE --seeds 1`` plays it again.
+A failure prints the smallest such scenario as YAML. ``provisioner simulate FILE --seeds 1`` plays it again.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_everything_that_can_happen_is_searched() -> None:
 
 
 class Theme(NamedTuple):
-    """A law that is broken on purpose, the scenario part that shows it, and the laws that then break."""
+    """A law that is broken on purpose, the events and settings that show the breach, and the laws that then fail."""
 
     broken: Callable[[], Break]
     laws: str

@@ -18,9 +18,7 @@ RETENTION = LIMITS.retention_seconds
 
 
 def finished_simulation() -> Simulation:
-    """Return a simulation in which HF has had machines, returned them and read all answers, so that all is about to
-    leave.
-    """
+    """Return a simulation whose requests and returns have ended and are about to leave the files."""
     sim = Simulation()
     for template in ("pods", "vms"):
         sim.request(template, 2)
@@ -55,10 +53,7 @@ def leftover_ids(sim: Simulation) -> dict[str, set[str]]:
     "end", [pytest.param(crash, id="killed", marks=pytest.mark.slow), pytest.param(disk_is_full, id="disk full")]
 )
 def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]) -> None:
-    """Check that the return request leaves intent in one cycle, and memory and status in the next.
-
-    The requests that it names then do the same.
-    """
+    """A return request leaves intent in one cycle, and memory and status in the next. Then its requests do the same."""
     places: set[str] = set()
     for before in range(2):
         for at in itertools.count(1):
@@ -70,7 +65,7 @@ def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]
 
 
 def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str]:
-    """End the cycle after ``before`` others at its step ``at``, and return the place of the end."""
+    """Run ``before`` cycles, and end the next cycle at its step ``at``. Return the name of this step."""
     places: set[str] = set()
 
     def ends(where: str) -> None:
@@ -167,9 +162,7 @@ def poll_open(sim: Simulation) -> None:
 
 
 def sizes_of(sim: Simulation) -> dict[str, int]:
-    """Return the sizes of the files' content without usage, of which each day keeps some for as many days as a setting
-    says.
-    """
+    """Return the size of each file's content. Leave out usage, which grows with each day."""
     files = {kind: json.loads((Path(sim.store.directory) / f"{kind}.json").read_text()) for kind in FILES}
     files["memory"].pop("usage", None)
     return {kind: len(json.dumps(content)) for kind, content in files.items()}

@@ -1,4 +1,4 @@
-"""A run in virtual time, and the true state of the places and HostFactory at its end."""
+"""A run in virtual time. At its end, the true state of the places and of HostFactory can be read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Watched:
         return there - self._provisioner.grid.hosts.keys()
 
     def miscounted(self) -> float:
-        """Return the average seconds of each machine by which memory's usage differs from the truth of the places."""
+        """Return the error of the usage in memory, in seconds for each machine. The places know the true usage."""
         memory, clock = self._provisioner.loop.reconciler.memory, self._provisioner.loop.clock
         assert memory is not None
         reported = sum(by_pool(get_usage(memory, clock.now(), 0.0)).values()) / 1000

@@ -28,8 +28,10 @@ FEW = frozenset({"libz", "libssl", "libcrypto"})
 
 
 def broken_libraries(directory: Path, *, few: bool = False) -> str:
-    """Make the directory, and return its path. Each file in the directory has the name of a library, but its content is
-    no library. ``few``: make only the files for ``FEW``."""
+    """Make a directory of broken libraries, and return its path.
+
+    Each file has the name of a library, but other content. ``few``: make only the files for ``FEW``.
+    """
     pythons = [Path(sys.executable).resolve(), Path(PYTHON).resolve()]
     wanted = [*(found for name in PROGRAMS if (found := shutil.which(name))), *map(str, pythons)]
     for python in pythons:

@@ -24,7 +24,7 @@ PHONE, DESK = (360, 740), (1280, 900)
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Chrome]:
-    """Yield a new browser that keeps its files in ``profile`` and records the log messages of pages."""
+    """Yield a new browser. It keeps its files in ``profile`` and records the log messages of pages."""
     options = Options()
     options.binary_location = CHROMIUM or ""
     for argument in (

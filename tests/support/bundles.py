@@ -103,8 +103,8 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 def small(whole: Path, directory: Path, version: str) -> Path:
     """Return the directory of a bundle with small wheels.
 
-    The wheels are programs that only print their version, TinyDB, and a pip that is already compiled. install.sh
-    installs such a bundle like any other bundle, in a tenth of the time.
+    The wheels are programs that only print their version, TinyDB, and a compiled pip. install.sh installs it like any
+    bundle, in a tenth of the time.
     """
     made = directory / f"hostfactory-provisioner-{version}"
     shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))
@@ -165,8 +165,8 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 def _compiled(wheel: Path, target: Path) -> None:
-    """Copy a wheel with bytecode in place of its Python sources, because Python compiles a source in a zip at each
-    import."""
+    """Copy a wheel with bytecode in place of its Python sources. Python compiles the sources in a zip at each import.
+    """
     with TemporaryDirectory() as directory:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)

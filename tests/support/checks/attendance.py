@@ -1,8 +1,8 @@
-"""Add checks to every process of ours, the tests' own and those that they start.
+"""Add checks to each of our processes: the tests' own process and each process that a test starts.
 
-The checks are a witness of a simulated Compute API's responses, the switches in effect, and a recorder of our clients'
-calls. A process is attended from its start (``conftest.py``, ``every_process/sitecustomize.py``), and pays for it only
-once it imports the simulator or a client, because this module imports nothing else.
+The checks watch the responses of a simulated Compute API, the switches in effect, and our clients' calls. They start
+with the process (``conftest.py``, ``every_process/sitecustomize.py``). They cost time only after the process imports
+the simulator or a client.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ class Arrival:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return the spec of a module in ``ADDED``, as the other importers find it, with the action added after the
-        import. Return None for any other module and for a second import."""
+        """Return the spec of a module in ``ADDED``. The import of this spec also adds the checks.
+
+        Return None for any other module and for a second import.
+        """
         add = self._awaited.pop(name, None)
         if add is None:
             return None
@@ -81,8 +83,7 @@ class Arrival:
 
 
 def attend() -> None:
-    """Check this process from now on. The checks have an effect only if the process imports a simulated Compute API or
-    a cloud client."""
+    """Check this process from now on. The checks work only if it imports a simulated Compute API or a cloud client."""
     late = [name for name in ADDED if name in sys.modules]
     assert not late, f"too late: this process has imported {late} already"
     if not any(isinstance(importer, Arrival) for importer in sys.meta_path):

@@ -1,8 +1,7 @@
-"""Record every call that our own clients make to Compute and Kubernetes in this process. If the roles in ``deploy/`` do
-not allow a call, the test that made the call fails. ``pubsub_callers.py`` records the calls to Pub/Sub.
+"""Record each call that our own clients make to Compute and Kubernetes in this process.
 
-The calls are recorded inside our clients, so that calls that a test or another client makes to the same server are not
-recorded.
+If the roles in ``deploy/`` do not allow a call, the test that made the call fails. Calls by a test or by another client
+are not recorded. ``pubsub_callers.py`` records the calls to Pub/Sub.
 """
 
 from __future__ import annotations

@@ -72,8 +72,10 @@ def finds(program: str, framework: str, directory: Path) -> bool:
 
 
 def main(program: str) -> int:
-    """Run checkov, and print: the failed checks without a reason, the reasons that no failed check needs, and the kinds
-    of files in which checkov does not find the fault. Return the exit code."""
+    """Run checkov, print the problems, and return the exit code.
+
+    A problem is a failed check without a reason, a reason that no failed check needs, or an undetected fault.
+    """
     reasoned: Mapping[str, Mapping[str, str]] = yaml.safe_load(REASONED.read_text())
     needed: set[tuple[str, str]] = set()
     problems: list[str] = []

@@ -40,8 +40,8 @@ def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
     """Return the reasons why the official schema does not allow a call; empty if it does.
 
-    The call is judged by its method, its query's names and its response. ``path`` starts at ``projects/``; an error may
-    answer a method that does not exist.
+    ``verb``, ``path`` and ``names`` (of the query) describe the call; ``path`` starts at ``projects/``. ``status`` and
+    ``document`` are the response. An error may answer a method that does not exist.
     """
     method = _method_of(verb, path)
     if status >= 400:

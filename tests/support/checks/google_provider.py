@@ -1,8 +1,8 @@
 """The arguments that Terraform's Google provider accepts for the resources of ``deploy/terraform``.
 
-They are in ``google_provider.json``. ``python -m tests.support.checks.google_provider WHEEL`` makes the file again,
-from the wheel of the distribution ``cdktf-cdktf-provider-google`` (``pip download --no-deps``): its 16.12.1 describes
-provider 6.50.0.
+The arguments are in ``google_provider.json``. ``python -m tests.support.checks.google_provider WHEEL`` writes this
+file. WHEEL is the wheel of ``cdktf-cdktf-provider-google`` (``pip download --no-deps``). Its version 16.12.1 describes
+the provider 6.50.0.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _TERRAFORM_S = frozenset({"connection", "count", "depends_on", "for_each", "life
 def load() -> dict[str, dict[str, Any]]:
     """Return the ``arguments`` of each resource.
 
-    Each argument is ``required`` or ``computed`` or neither, and has its ``type`` in Terraform's syntax, or its
-    ``block``, perhaps ``single``.
+    An argument is ``required``, ``computed`` or neither. It has a ``type`` in Terraform's syntax, or a ``block`` that
+    may be ``single``.
     """
     schema: dict[str, dict[str, Any]] = json.loads(SCHEMA.read_text())
     return schema

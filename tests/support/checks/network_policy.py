@@ -1,6 +1,6 @@
-"""Decide from manifests whether network policies allow a flow. The rules are those of Kubernetes' documentation.
+"""Decide from manifests whether network policies allow a flow, by the rules in Kubernetes' documentation.
 
-The rules are not tried with a network plug-in, so a plug-in that departs from the documentation may decide otherwise.
+No network plug-in has tested these rules. A plug-in that departs from the documentation may decide otherwise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Policies:
     namespaces: Mapping[str, Labels]
 
     def allow(self, source: Pod | Host, target: Pod | Host, port: int, protocol: str = "TCP") -> bool:
-        """Return True if a connection is allowed on its way out of one pod, and on its way into the other."""
+        """Return True if the policies allow a connection at both ends: egress at ``source`` and ingress at ``target``.
+        """
         return self._passes("egress", source, target, target, port, protocol) and self._passes(
             "ingress", target, source, target, port, protocol
         )

@@ -1,8 +1,8 @@
-"""The right that each call of ours needs, and the rights that ``deploy/`` gives.
+"""The right that each of our calls needs, and the rights that ``deploy/`` gives.
 
-The rights are roles of Google Cloud and RBAC of Kubernetes. A call is one line: ``instanceGroupManagers.get`` of
-Compute, ``POST /api/v1/…`` as verb and resource of Kubernetes, the path of a Pub/Sub method. Imports no cloud client,
-because processes of every test use it.
+The rights are roles of Google Cloud and RBAC of Kubernetes. A call is one line, such as ``instanceGroupManagers.get``
+for Compute, verb and resource for Kubernetes, or the path of a Pub/Sub method. This module imports no cloud client,
+because each test's processes import it.
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ def compute_call(verb: str, path: str) -> str:
 
 
 def connect_call(host: str) -> str:
-    """Return, in the form of a call, the right that is needed to reach an API server at all; empty if IAM does not
-    protect the server."""
+    """Return the right that IAM demands to reach an API server, in the form of a call. Empty: IAM demands none."""
     return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 

@@ -1,7 +1,7 @@
 """Collect the faults in responses of the simulated Compute APIs from all processes of a run.
 
-``python -m tests.support.checks.simulators COMMAND …`` runs a command so that each response is checked, as `make test`
-does by itself.
+``python -m tests.support.checks.simulators COMMAND …`` runs a command and checks each response. `make test` checks them
+by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def surroundings(notes: Path) -> dict[str, str]:
 class Notes:
     """Notes of the processes of a run.
 
-    Each process has a file for its responses, one line each, and one for calls of its clients without a right
+    Each process has two files. One has a line for each response, the other has the calls without a right
     (``callers.py``).
     """
 
@@ -57,8 +57,10 @@ class Notes:
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command. Return 1 if the simulated API gave a response that Google could not give, or if it gave no
-    response at all; else the exit code of the command."""
+    """Run a command, and return its exit code.
+
+    Return 1 if the simulated API gave no response, or a response that Google could not give.
+    """
     with tempfile.TemporaryDirectory() as directory:
         notes = Notes(Path(directory))
         code = subprocess.run(command, env={**os.environ, **surroundings(notes.directory)}, check=False).returncode

@@ -1,7 +1,7 @@
 """Find faults in a Terraform module without Terraform and its providers.
 
-A fault is an argument or block that the Google provider does not have, a missing argument, or a reference to something
-that does not exist.
+The faults are missing arguments, arguments or blocks that the Google provider does not have, and references without a
+target.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]
 
 
 def overlay_values(module: Module) -> set[str]:
-    """Return the names of the values for an overlay that are in the output of a module."""
+    """Return the names in a module's output ``overlay_values``."""
     return set(re.findall(r"\b(\w+) = ", module.outputs["overlay_values"]["value"]))
 
 
@@ -170,7 +170,7 @@ def plain(text: Any) -> str:
 
 
 def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozenset[str]) -> Iterator[str]:
-    """Yield the faults in one block and in its inner blocks, including the inner blocks that ``dynamic`` makes."""
+    """Yield the faults in a block and in its inner blocks, including blocks that ``dynamic`` makes."""
     given = {name: value for name, value in body.items() if not OWN.fullmatch(name) and name not in meta}
     dynamic = {plain(name): made["content"] for one in given.pop("dynamic", ()) for name, made in one.items()}
     for name in sorted(given.keys() | dynamic.keys()):

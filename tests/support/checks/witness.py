@@ -1,7 +1,7 @@
 """Check every response of the simulated Compute API in this process against Google's discovery document.
 
-Each response adds a line to the process's own file in ``$SIMULATOR_NOTES``. The line is empty if Google's API could
-have given the response. Otherwise the line names the call and the faults of the response.
+Each response adds a line to the process's own file in ``$SIMULATOR_NOTES``. If Google's API could have given the
+response, the line is empty. Otherwise the line names the call and the response's faults.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class Plain:
         return "no login"
 
     def rejected(self, way: Way) -> str:
-        """Return an empty text, because there are no other credentials to use after a server has rejected the login."""
+        """Return an empty text, because this login has no other credentials."""
         return ""
 
     def failed(self, way: Way) -> None:

@@ -1,4 +1,4 @@
-"""A real Prometheus with our configuration and rules, which scrapes every second, and queries to this Prometheus."""
+"""A real Prometheus with our configuration and rules, and queries to it. It scrapes every second."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A plug-in that Terraform accepts as its Google provider. The plug-in has the provider's schema but can make no
-resource.
+"""A plug-in that Terraform accepts as its Google provider. The plug-in has the provider's schema but makes no resource.
 
-So `terraform validate`, and `terraform test` with mock providers, really judge the module on hosts that cannot have the
-provider. The plug-in implements as much of version 5 of Terraform's plug-in protocol as the two commands need.
+On hosts without the provider, `terraform validate` can then really judge the module. `terraform test` can too, with
+mock providers. The plug-in implements only the part of protocol version 5 that these commands need.
 """
 
 from __future__ import annotations

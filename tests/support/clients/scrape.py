@@ -53,8 +53,7 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """Wait until the value is ``expected`` or, if ``expected`` is a function, until the function returns True for
-        the value. Return the value.
+        """Wait until the value is ``expected``, and return it. A function ``expected`` must return True for the value.
 
         ``meanwhile`` is called before each observation.
         """

@@ -55,8 +55,8 @@ def copied(directory: Path) -> Path:
 
 
 def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
-    """Return an initialized copy of a whole module, with our plug-in as the provider, and the file with Terraform's
-    settings."""
+    """Return an initialized copy of a whole module, and the file of Terraform's settings. The provider is our plug-in.
+    """
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
     shutil.copytree(module, copy)
     install(mirror)
@@ -71,8 +71,8 @@ def rendered(
 ) -> Mapping[str, str]:
     """Return the files of an example by name.
 
-    They have the defaults and events of the whole module, and an address and authority that Google could give the
-    cluster; without these if the loop is a pod.
+    The provider, the prefix and the subscription are the whole module's defaults. ``endpoint`` and ``authority`` are
+    the cluster's; both are None if the loop is a pod.
     """
     copy, root = copied(directory), Module(TERRAFORM)
     given = {name: root.default(name) for name in ("provider_name", "name_prefix")}

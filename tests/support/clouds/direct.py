@@ -1,7 +1,7 @@
 """The embedded cloud in virtual time. Its places are backends that call the model directly, without HTTP or threads.
 
-The reading functions of the real backends read what a place shows. A test sets the faults between the loop and a place
-(``Line``). Faults inside a place are faults of the model.
+The real backends' functions read what a place shows. A test sets the faults between the loop and a place (``Line``).
+Faults inside a place are faults of the model.
 """
 
 from __future__ import annotations
@@ -78,8 +78,7 @@ class Direct(ABC):
         return self._observe(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create machines in order. After an error that further creates of the template would meet, too, send no
-        further create of this template."""
+        """Create machines in order. If further creates of a template would fail too, send no more for this template."""
         outcomes: list[Outcome] = []
         stopped: set[str] = set()
         for create in creates:
