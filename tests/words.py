@@ -3,7 +3,7 @@
 A docstring is headless if its first word is a question word or a pronoun. A private word has a plain word instead.
 
 ``make lint`` fails if there are more breaches than ``[words]`` in ``setup.cfg`` allows. ``python -m tests.words``
-prints each of them with its place.
+prints each breach with its place.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Bench:
         return observations
 
     def succeed(self, count: int) -> str:
-        """Make a request, run it until it is complete and reported to HF, and return its id."""
+        """Make a request, run cycles until it is complete and reported to HF, and return the request's id."""
         id_ = self.request(count)
         self.cycle(2)
         self.place.place.boot()
@@ -184,7 +184,7 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """Let HF list hosts that are not ours every minute for ``seconds``, and run a cycle after each list."""
+    """Let HF list hosts that are not ours, each minute for ``seconds``. Run a cycle after each list."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

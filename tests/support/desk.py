@@ -1,5 +1,5 @@
-"""The state that a loop leaves after planning, as values or in a state directory, and the output of commands about this
-state."""
+"""The state that a loop leaves after planning, as values or in a state directory, and the output of commands about it.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Disk:
         self._filling = threading.Thread(target=self._keep_full)
 
     def fill(self) -> None:
-        """Fill the disk, and keep it full until ``free`` is called, even if files are removed meanwhile."""
+        """Fill the disk, and keep it full until ``free`` is called. Fill it again if files are removed."""
         self._fill()
         self._ended.clear()
         self._filling = threading.Thread(target=self._keep_full)
@@ -73,8 +73,10 @@ def _write_for_ever(file: BinaryIO) -> NoReturn:
 
 @contextmanager
 def disk(directory: Path, size: str = "1m") -> Iterator[Disk]:
-    """Mount a disk of this size at ``directory``, which is made if it is missing, and yield the disk. Skip the test if
-    this user may not mount file systems."""
+    """Mount a disk of this size at ``directory``, and yield the disk. Make the directory if it is missing.
+
+    Skip the test if this user may not mount file systems.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     refusal = mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory), check=False)
     if refusal:

@@ -1,7 +1,7 @@
 """Stand-ins for EGO's programs. They record their calls in ``$EGO/calls``. Files beside it set their behaviour.
 
-Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). The messages of
-a logon, a logoff and a master that does not answer are EGO's. The messages of a refusal are ours.
+Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). The messages
+about a logon, a logoff or a silent master are EGO's. The messages about a refusal are ours.
 """
 
 from __future__ import annotations

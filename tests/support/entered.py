@@ -1,7 +1,7 @@
 """Count the modules and functions that one request enters: in the scripts, and in the loop's cycles on a fake place.
 
-The count contains only functions, lambdas and comprehensions of ``provisioner`` and ``hf_scripts``, without the
-laboratory and without the code outside of functions. A function that is entered twice counts once.
+The count contains functions, lambdas and comprehensions of ``provisioner`` and ``hf_scripts``. It leaves out the
+laboratory and code outside of functions. A function that is entered twice counts once.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def count(functions: Set[CodeType]) -> Entered:
 
 
 def ways(directory: Path) -> dict[str, Set[CodeType]]:
-    """Return the functions that each part of a request's way enters, by the name of the part. Files are written below
-    ``directory``."""
+    """Return the entered functions by the name of the request's step. Write files below ``directory``."""
     (directory / "loop").mkdir()
     bench = Bench(directory / "loop")
     bench.request(1)

@@ -20,7 +20,7 @@ OFFLINE = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps")
 
 
 def build_ours(directory: Path) -> Path:
-    """Build the wheel of this distribution from a copy of the source in ``directory``, and return the wheel."""
+    """Build this distribution's wheel from a copy of the source in ``directory``, and return the wheel's path."""
     source = directory / "source"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
@@ -39,8 +39,9 @@ def build(source: Path, wheels: Path) -> Path:
 
 
 def environment(directory: Path, wheels: Collection[Path], extras: Collection[str] = ()) -> Path:
-    """Return a virtual environment with the wheels, and with the packages that our distribution requires for these
-    extras."""
+    """Return a virtual environment with the wheels, and with all packages that our distribution and these extras
+    require.
+    """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     _pip("--python", directory / "bin" / "python", "install", *OFFLINE, *wheels)
     site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
@@ -50,15 +51,14 @@ def environment(directory: Path, wheels: Collection[Path], extras: Collection[st
 
 
 def _pip(*arguments: str | Path) -> None:
-    """Run pip in Python's isolated mode, so that neither PYTHONPATH nor the working directory leads to our clone."""
+    """Run pip in Python's isolated mode, so that pip does not find our clone."""
     subprocess.run([sys.executable, "-I", "-m", "pip", *arguments], env={"PATH": os.environ["PATH"]}, check=True)
 
 
 def _copy_required(
     distribution: importlib.metadata.Distribution, extras: Collection[str], site_packages: Path, done: set[object]
 ) -> None:
-    """Copy the distributions that a distribution requires, directly or indirectly, from this environment, because pip
-    could not download them."""
+    """Copy the distributions that a distribution requires from this environment. pip cannot download them."""
     for requirement in map(Requirement, distribution.requires or ()):
         marker = requirement.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):

@@ -1,12 +1,12 @@
 """Stand-ins for HTCondor's commands ``condor_q`` and ``condor_status``, and for its pool.
 
-They behave as the manual pages and the sources of the versions 23.0, 24.0 and 25.0 say; no test has met a real pool.
-The outputs of the three versions differ in none of the options used here.
+They follow the manual pages and the sources of the versions 23.0, 24.0 and 25.0. No test has used a real pool. For the
+options used here, the three versions print the same output.
 
-* Without ``-allusers`` only the caller's jobs are printed. Universe and user are no part of ``-autoformat``.
-* ``-autoformat`` prints the values of attributes and of expressions such as ``real(RequestCpus)``, and ``undefined`` or
-  ``error``; empty output if no job or slot matches.
-* ``condor_q -name`` ends with 1 if the schedd is unknown or does not answer, and so do both commands if the central
+* Without ``-allusers`` only the caller's jobs are printed. Universe and user are not printed by ``-autoformat``.
+* ``-autoformat`` prints the values of attributes and of expressions such as ``real(RequestCpus)``. It prints
+  ``undefined`` or ``error`` for a missing value. The output is empty if no job or slot matches.
+* ``condor_q -name`` ends with 1 if the schedd is unknown or does not answer. Both commands end with 1 if the central
   manager does not answer.
 """
 

@@ -1,8 +1,8 @@
-"""A program that runs ``provisioner.demand.htcondor_bindings`` with stand-ins of schedd and central manager, which hold
-classads made from text.
+"""A program that runs ``provisioner.demand.htcondor_bindings`` with stand-ins of schedd and central manager.
 
-It runs in a Python that has PyPI's package ``htcondor``: classes, expressions and values are the real ones. The package
-has no daemon. Arguments: a file with the ads by schedd (JSON), then those of the program.
+The stand-ins make classads from text. The program needs a Python with PyPI's package ``htcondor``, which has the real
+classes, expressions and values, but no daemon. Arguments: a JSON file with the ads by schedd, then the arguments of
+``htcondor_bindings``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class StandIn:
         return [classad2.ClassAd({"Name": name, "MyAddress": name}) for name in self.pool["schedds"]]
 
     def query(self, *arguments: Any, projection: Any = (), opts: Any = None) -> list[Any]:
-        """Respond to a query as a schedd does (``command_query_job_ads`` in schedd.cpp) or as the central manager does,
-        which has no ``opts``."""
+        """Respond as a schedd does (``command_query_job_ads`` in schedd.cpp). Without ``opts``, respond as the central
+        manager.
+        """
         if opts is None:
             _, constraint, projection = arguments
             return [ad for text in self.pool["slots"] if _holds(ad := _parse(text), constraint)]

@@ -1,8 +1,8 @@
-"""Install PyPI's package ``htcondor`` for tests, once per machine, and print its Python: ``python -m
-tests.support.htcondor_package``.
+"""Install PyPI's package ``htcondor`` for tests, once per machine.
 
-It has an environment of its own, because no part of this project requires it. TEST_HTCONDOR names the Python of an
-environment that has the package already.
+``python -m tests.support.htcondor_package`` prints its Python. The package gets its own environment, because no part of
+this project requires it. If TEST_HTCONDOR names the Python of an environment with the package, the tests use that
+Python.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The container image under test: the base that it is built on, the index and the registry that the build uses, and a
-container of the image that runs like a pod's container."""
+"""The container image under test, a base and servers for its build, and a container that runs like a pod's container.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def forget(storage: dict[str, str]) -> None:
 
 
 def debian(directory: Path) -> None:
-    """Copy the files of this host's packages as the root of a base, because no registry is available."""
+    """Make the root of a base from the files of this host's packages, because no registry is available."""
     lines = run("dpkg-query", "-Wf", "${Package} ${Essential}\\n").stdout.splitlines()
     chosen = [*PACKAGES, *(line.removesuffix(" yes") for line in lines if line.endswith(" yes"))]
     without = [f"--no-{kind}" for kind in ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")]
@@ -198,8 +198,7 @@ class Registry:
 
 
 class Running:
-    """A container of an image that runs like a pod's container: with the image's user, a read-only root, three mounts
-    and a network of its own.
+    """A container that runs like a pod's: with the image's user, a read-only root, three mounts and its own network.
 
     The object is a context manager that ends all that it started. It uses two namespaces, because no container can run
     where containers are nested. The programs, arguments and variables are the image's own.

@@ -1,4 +1,4 @@
-"""Actors that carry out batches at once, for virtual time and for tests that need one step after the other."""
+"""Actors that carry out batches at once, for virtual time and for tests that go step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run install.sh of a bundle as a user without rights, below a root directory of the test."""
+"""Run a bundle's install.sh as a user without rights. The files go below a root directory of the test."""
 
 from __future__ import annotations
 

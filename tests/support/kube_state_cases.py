@@ -1,6 +1,6 @@
 """Calls of an API server that the state makes, with the responses that a server must give.
 
-``tests/kube`` makes the calls on a real server and compares the responses, ``tests/unit`` makes the calls on the server
+``tests/kube`` makes the calls on a real server and compares the responses. ``tests/unit`` makes the calls on the server
 in memory.
 """
 
@@ -97,7 +97,7 @@ SPECS = {R1: SPEC, RET: {"provisioner": "p", "names": ["a"], "created": 1}}
 
 
 def ends(path: str) -> list[Step]:
-    """Return the steps of the life of a request or return request, with a step for each breach of its rules."""
+    """Return the steps of a request's or return request's life, and a step that breaks each of its rules."""
     spec = "422 spec"
     return [
         post(path, SPECS[path], "201"),
@@ -313,8 +313,8 @@ def plain(document: Any) -> Any:
 
 
 def pages(server: ApiServer, resource: str) -> Iterator[list[str]]:
-    """Read a list in pages of two objects. Yield for each page the names of its objects, and the number of the objects
-    that follow."""
+    """Read a list in pages of two objects. Yield for each page its objects' names and the number of objects after it.
+    """
     query = "limit=2"
     while query:
         document = server.call("GET", path_of(server.namespace, f"{resource}?{query}")).document

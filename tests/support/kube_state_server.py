@@ -1,4 +1,4 @@
-"""An API server in memory, with exactly the behaviour that the state in the Kubernetes API uses.
+"""An API server in memory, with only the behaviour that the state in the Kubernetes API needs.
 
 ``ObjectServer`` keeps the objects and responds like the real server. ``MemoryApiServer`` is one client's connection to
 the server, with the faults of this connection. Several clients can share one server.
@@ -173,8 +173,9 @@ class ObjectServer:
             self.cut_watches()
 
     def forget_events(self) -> None:
-        """Forget all changes so far, so that each watch and each page that continues from before gets the error that it
-        is too old."""
+        """Forget all changes so far. A watch or page that continues from an older version then gets the error "too
+        old".
+        """
         with self.changed:
             self.events, self._forgotten = [], self.version
             self._pages.clear()

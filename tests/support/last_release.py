@@ -1,8 +1,8 @@
 """The content of a state directory that the last release can read: its schema version, and the fields of all records.
 
-Run ``python -m tests.support.last_release > tests/golden/release.json`` only when a release is made. From then on,
-either the last release can read all that is written, or the schema version is higher, so that the last release refuses
-to read it.
+Run ``python -m tests.support.last_release > tests/golden/release.json`` only for a release. Later versions must write
+state that the last release can read. Otherwise they must raise the schema version, so that the last release refuses the
+state.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A host on which the scripts of ``deploy/machine`` run, with stand-ins for EGO's programs and for the programs that
-look up names."""
+"""A host on which the scripts of ``deploy/machine`` run. EGO's programs and the look-up of names are stand-ins."""
 
 from __future__ import annotations
 
@@ -36,8 +35,10 @@ CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork",
 
 
 def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str]:
-    """Return words to put before a command, so that the command is PID 1 of a container with these names in DNS and
-    with this hosts file."""
+    """Return words to put before a command. The command is then PID 1 of a container.
+
+    The container has these names in DNS, and this hosts file.
+    """
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs namespaces for users who are not root ({shlex.join(CONTAINER)})")
     resolver = hosts.with_name("resolv.conf")
@@ -50,8 +51,8 @@ def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str
 
 
 def settings(**environment: str) -> dict[str, str]:
-    """Return the settings of the machine's scripts, as a shell computes them from the scripts' library and an
-    environment."""
+    """Return the settings of the machine's scripts. A shell computes them from the scripts' library and an environment.
+    """
     read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
     given = {"PATH": os.environ["PATH"], **environment}
     words = ["bash", "-c", read, str(MACHINE / "lib.sh")]
@@ -140,7 +141,7 @@ class Machine:
             return self._begin(["bash", "-uc", line], {}, stderr=log)
 
     def start_heard(self, script: str, **environment: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """Start a script as Google's script runner does, and return the reading end of its log's pipe."""
+        """Start a script as Google's script runner does. Return the process and the reading end of its log's pipe."""
         process = self._begin(["bash", str(MACHINE / script)], environment, stdout=PIPE, stderr=STDOUT)
         assert process.stdout is not None
         return process, process.stdout
@@ -152,9 +153,10 @@ class Machine:
         return process
 
     def is_ready_as(self, spec: dict[str, Any]) -> bool:
-        """Return True if a pod's probe succeeds once the entry point has joined with the environment of the pod's spec.
+        """Return True if a pod's probe succeeds after the entry point has joined with the environment of the pod's
+        spec.
 
-        The ready file that both name is in a directory of the test.
+        The ready file of both is in a directory of the test.
         """
         (container,) = spec["containers"]
         (*words, probed) = container["readinessProbe"]["exec"]["command"]
@@ -168,7 +170,7 @@ class Machine:
         return subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
 
     def inside(self, container: subprocess.Popen[bytes]) -> int:
-        """Return the process id, on this host, of the process that is PID 1 of a container."""
+        """Return this host's process id for the container's PID 1."""
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
         (first,) = until(lambda: children.read_text().split(), 30, what="the container has begun")
         return int(first)

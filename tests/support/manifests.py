@@ -89,7 +89,9 @@ def built_text(overlay: str, *components: str) -> str:
 
 
 def as_its_comments_offer() -> list[Manifest]:
-    """Return the GKE overlay of a site that copies it and uncomments every component that goes with the others."""
+    """Return the GKE overlay of a site that uncomments its components, except the component that keeps the state in the
+    API.
+    """
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "kustomization.yaml"

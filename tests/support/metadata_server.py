@@ -15,7 +15,7 @@ from tests.support.network.beside import Beside
 class MetadataServer(Beside, ThreadingHTTPServer):
     """Server of the values in ``values``, by path below ``/computeMetadata/v1/``. A client can wait for ``change``.
 
-    ``then``: the value that a value has after it was read once. ``secrets``: secrets by name, which a client gets with
+    ``then``: a value's new content after its first read. ``secrets``: secrets by name. A client gets them with
     ``TOKEN``, the token of the instance's account.
     """
 

@@ -1,4 +1,4 @@
-"""Run a command with a DNS server in a network namespace of its own: ``python name_server.py NAME=ADDRESS,… COMMAND…``.
+"""Run a command beside a DNS server in its own network namespace: ``python name_server.py NAME=ADDRESS,… COMMAND…``.
 
 The program enables the loopback, serves DNS on its port 53, and replaces itself with the command.
 """

@@ -1,8 +1,8 @@
 """The commands that README and docs contain.
 
-A command stands in a block: fenced as ``sh`` (``bash``, ``shell``), after ``$`` in one fenced as ``console`` or not at
-all, or indented or unmarked where its first word is one of ours; or in backticks within a sentence, where its first
-word is one of ours.
+A block fenced as ``sh``, ``bash`` or ``shell`` has only commands. In other blocks, a command stands after ``$``.
+Without ``$``, a line of an unmarked or indented block is a command if it begins with one of our programs. So is text in
+backticks within a sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Command:
 
     @property
     def is_form(self) -> bool:
-        """Return True if the text describes the form of a command, so that the text cannot be run unchanged."""
+        """Return True if the text only describes the form of a command. Such a text cannot be run."""
         return self.inline and bool(SYNTAX.search(self.text) or PLACEHOLDER.search(_unquoted(self.text)))
 
     @property
@@ -105,8 +105,10 @@ def _of_prose(page: str, prose: str) -> Iterator[Command]:
 
 
 def _of_block(page: str, language: str, block: list[tuple[int, str]]) -> Iterator[Command]:
-    """Yield the commands of a fenced block. If a line ends with a backslash or within quotes, the command continues on
-    the next line."""
+    """Yield the commands of a fenced block.
+
+    A line that ends with a backslash or within quotes continues on the next line.
+    """
     typed = [(number, line[2:]) for number, line in block if line.startswith("$ ")]
     if language in ("sh", "bash", "shell"):
         typed = block

@@ -1,4 +1,4 @@
-"""Check that a pod has the content of its file after the real backend made the pod and the server stored it."""
+"""Check that a pod has the content of its file. The real backend makes the pod, and the server stores it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def pools_of(directory: Path) -> list[GkePool]:
 
 
 def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Let the backend make a pod for a pool, read the pod at the server with ``read``, delete the pod, and return what
-    was read."""
+    """Return the pod that the backend makes for a pool, read at the server with ``read``. The pod is deleted again."""
     backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), provisioner="demo")
     try:
         (outcome,) = backend.create([Create(NAME, pool.name, "T", "abcdefghij")], lambda: True)

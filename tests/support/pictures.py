@@ -1,7 +1,7 @@
 """Make pictures of the dashboards for docs/images: ``make pictures`` (four minutes; needs prometheus).
 
-The demonstration runs, and a real Prometheus scrapes its metrics. The picture shows the queries of each panel at the
-panel's place on the board.
+The demonstration runs, and a real Prometheus scrapes its metrics. A picture shows each panel's queries at the panel's
+place on the board.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def chosen(expression: str) -> str:
 
 
 def called(target: Mapping[str, Any], series: Mapping[str, Any]) -> str:
-    """Return the name of a line, made from the labels of its series like Grafana makes it."""
+    """Return the name of a line. Like Grafana, make it from the labels of the line's series."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: str(series["metric"].get(match[1], "")), target["legendFormat"])
 
 

@@ -17,8 +17,8 @@ USUAL = 32_768
 def free_ports(count: int) -> Sequence[int]:
     """Return ``count`` free ports.
 
-    The system does not give these ports to a connection or listener that names no port. So the ports stay free until
-    the program listens, and while the program is started again.
+    Linux gives these ports only to a program that names them. So they stay free until the program listens, and while it
+    is started again.
     """
     with contextlib.ExitStack() as stack:
         return [_taken(stack.enter_context(socket.socket())) for _ in range(count)]

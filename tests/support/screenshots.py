@@ -1,8 +1,8 @@
-"""Pictures of the status page, of a loop on the embedded cloud with a stock-out, a preemption and a pool that is full.
+"""Make pictures of the status page. A loop on the embedded cloud meets a stock-out, a preemption and a full pool.
 
     python -m tests.support.screenshots [--minutes 6] [--out DIR]
 
-The plots have a sample a minute, so they need some minutes to show anything. ``docs/images`` keeps two of the pictures.
+The plots have a sample a minute, so they need some minutes. ``docs/images`` keeps two of the pictures.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def main() -> int:
 
 
 def play(playground: Playground, seconds: float) -> tuple[str, str]:
-    """Bring a grid into trouble: most machines run, some wait for a pool without room, and two were preempted. Return
-    the ids of a complete request and of a request that waits."""
+    """Bring a grid into trouble: some machines wait for a pool without room, and two are preempted.
+
+    Return the ids of a complete request and of a request that waits.
+    """
     hf, began = playground.hf, time.monotonic()
     pods, instances = hf.request("GkePod", 24), hf.request("GceVm", 12)
     until(lambda: hf.status(pods)["status"] == "complete" == hf.status(instances)["status"])

@@ -1,8 +1,8 @@
 """The demonstration with a place beyond Google: ``make demo PLACES=slurm``.
 
-A real Slurm of Debian is filled first. GKE and a Spot group of the embedded cloud get the machines for which Slurm has
-no room. The configuration is config/slurm-first with short times. Each step is checked with Slurm's own command and the
-cloud's own state.
+The loop first fills a real Slurm of Debian. GKE and a Spot group of the embedded cloud get the machines that do not fit
+Slurm. The configuration is config/slurm-first with short times. Slurm's own command and the cloud's own state check
+each step.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ REASONS = {
 
 
 class SlurmPlayground(Playground):
-    """The embedded cloud, a loop, and a Slurm cluster whose jobs count as machines of the cloud."""
+    """The embedded cloud, a loop, and a Slurm cluster. The cluster's jobs count as machines of the cloud."""
 
     def __init__(self, cluster: SlurmCluster, config: Path) -> None:
         super().__init__(config, "gridinst")

@@ -102,7 +102,7 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
 
 
 def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
-    """Write the files of a loop except memory.json, because some texts in ``memory`` cannot be stored in a file."""
+    """Write a loop's files except memory.json. No file can store some texts in ``memory``."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
     for word in pool_status.pools:

@@ -23,7 +23,7 @@ def add(state: StateDir, template: str = "T1") -> str:
 
 
 def pauses() -> list[float]:
-    """Return the seconds between the repeated reads of a file, which are needed because a cache may serve the file."""
+    """Return the seconds between the repeated reads of a file. A cache may serve an old file, so reads are repeated."""
     return [atomic.FIRST_PAUSE * 2**turn for turn in range(atomic.OPEN_AGAIN)]
 
 

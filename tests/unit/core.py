@@ -246,7 +246,7 @@ def plan(
     now: float = NOW,
     holds: Holds = NO_HOLDS,
 ) -> Plan:
-    """The plan for a memory whose intent is the one it has read, unless another is given."""
+    """Return the plan for a memory. By default, its intent is the intent that the memory has read."""
     world = PlanInputs(
         intent or intent_of(remembered),
         {one.pool: one for one in observations},

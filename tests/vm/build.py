@@ -1,8 +1,8 @@
-"""Builds the disk of a real Debian 12 for tests, once per machine: ``python -m tests.vm.build`` prints where it is.
+"""Build the disk of a real Debian 12 for tests, once per machine: ``python -m tests.vm.build`` prints its directory.
 
-By debootstrap, which needs root: systemd, the kernel's NFS server, Debian's cloud kernel; and a Python environment for
-tests. Two to four minutes, 1 GB; kept in a cache directory keyed by all that it is made of. Nothing in it is of this
-project: that comes on a drive of its own.
+debootstrap, which needs root, installs systemd, Debian's cloud kernel, the kernel's NFS server and a Python environment
+for tests. This takes two to four minutes and 1 GB. The cache directory's name is a hash of the inputs. The project's
+own files come on another drive.
 """
 
 from __future__ import annotations

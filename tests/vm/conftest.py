@@ -29,7 +29,10 @@ def without() -> str:
 
 
 def fill(drive: Path, directory: Path) -> None:
-    """Fill the guest's /opt with this repository, two bundles and their installations, outside of the slow guest."""
+    """Make the drive for the guest's /opt on this machine, because the guest is slow.
+
+    The drive gets this repository, two bundles and their installations.
+    """
     content = directory / "opt"
     (content / "repo").mkdir(parents=True)
     for name in (*PARTS, "tests"):

@@ -1,4 +1,4 @@
-"""A guest: a real Debian with a kernel and a systemd of its own, emulated, driven through QEMU's guest agent."""
+"""A guest: an emulated Debian with its own kernel and systemd. Tests drive it through QEMU's guest agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANNEL = "org.qemu.guest_agent.0"
 
 
 class GuestError(AssertionError):
-    """A failure of the guest, or of a command in it, with its output as the text."""
+    """A failure of the guest or of a command in it. The text is the command's output."""
 
 
 class Ended(NamedTuple):
@@ -37,11 +37,10 @@ class Ended(NamedTuple):
 
 
 class Guest:
-    """A guest that forgets everything it wrote when it ends; a context manager.
+    """A guest that forgets all its writes when it ends. A context manager.
 
-    ``disk`` comes from tests.vm.build. ``drive`` is an ext4 image, which the guest has at /opt. The processor is an old
-    model, because programs choose wide vector instructions if they are available, and to emulate them costs a fifth
-    more.
+    ``disk`` comes from tests.vm.build. ``drive`` is an ext4 image that the guest mounts at /opt. The processor is an
+    old model. Otherwise programs choose wide vector instructions, and emulating them costs a fifth more.
     """
 
     def __init__(self, disk: Path, drive: Path, directory: Path) -> None:
@@ -69,7 +68,9 @@ class Guest:
         return self
 
     def serve(self) -> None:
-        """Return once it has started, with the drive mounted, of which it may have seen nothing before."""
+        """Wait until the guest has started, and mount the drive there. First drop the drive's blocks from the guest's
+        cache.
+        """
         until(self._socket.exists, START_SECONDS, what="QEMU started")
         self._agent.connect(str(self._socket))
         self._ask("guest-ping", START_SECONDS)

@@ -1,4 +1,4 @@
-"""A directory of the guest's NFS server, mounted twice as on two hosts, and two hosts with separate networks."""
+"""A directory of the guest's NFS server. Two mounts act like two hosts, and two hosts have separate networks."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def mount(guest: Guest, place: str, version: str, options: str = OPTIONS) -> Non
 
 
 class Host:
-    """A network and a name of its own in the guest, and its mount of the export: to the server another client.
+    """A simulated host in the guest, with its own network, name and mount. To the NFS server it is another client.
 
-    The kernel keeps its side of NFS 4 by network, so what is done to server or line leaves no other mount ill. NFS 3 is
-    not for it: the kernel has one lock daemon, out of reach of a network of one's own.
+    NFS 4 in the kernel keeps its state by network. So a fault of one host's server or network disturbs no other mount.
+    NFS 3 cannot be used, because all networks share the kernel's one lock daemon.
     """
 
     def __init__(self, guest: Guest, name: str, place: str, number: int) -> None:
@@ -57,7 +57,7 @@ class Host:
         )
 
     def mount(self) -> None:
-        """Mount by NFS 4.1 with our options, for all processes of the guest, over this host's network."""
+        """Mount the export with NFS 4.1 and our options over this host's network. All processes of the guest see it."""
         command = f"hostname {self.name} && mount -t nfs -o vers=4.1,{OPTIONS} {self._server}:{EXPORT} {self.place}"
         self._guest.run(f"nsenter --net=/run/netns/{self.name} unshare --uts sh -c {shlex.quote(command)}")
 
@@ -89,7 +89,7 @@ def machines_at(guest: Guest, port: int) -> set[str]:
 
 
 def until_ended(guest: Guest, state: str, id_: str, seconds: float = SECONDS) -> None:
-    """Wait until the loop has published the end of a request, by the file, because a script takes seconds."""
+    """Wait until status.json shows the end of a request. A script would take seconds to read it."""
 
     def ended() -> bool:
         published = guest.call(f"cat {state}/status.json")

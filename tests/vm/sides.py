@@ -79,7 +79,7 @@ class Sides:
         self.guest.call(f"systemctl stop {' '.join(units or self._loops)}")
 
     def kill(self, unit: str) -> None:
-        """Kill a loop, so that it cannot sign off or release a lock, and stop systemd from starting it again."""
+        """Kill a loop, and stop systemd from starting it again. The loop cannot sign off or release a lock."""
         self.guest.run(f"systemctl kill --signal KILL {unit}; systemctl stop {unit}")
 
     def log(self, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""The start-up and shutdown scripts of an instance under a real systemd, started by services like Google's."""
+"""An instance's start-up and shutdown scripts under a real systemd. Services like Google's start them."""
 
 from __future__ import annotations
 

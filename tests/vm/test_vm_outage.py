@@ -1,6 +1,6 @@
 """Scripts and loops while their NFS server is down, restarted or made anew, and while a host is cut off.
 
-The tests run in order, each from the state that the test before left, because a loop takes long to start in emulation.
+The tests run in order, because a loop starts slowly in emulation. Each begins with the state of the test before.
 """
 
 from __future__ import annotations

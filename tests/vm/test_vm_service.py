@@ -99,9 +99,9 @@ class Host:
         return dict(line.split("=", 1) for line in shown.splitlines())
 
     def stop_timer(self) -> None:
-        """Let only tests start backups from now on.
+        """Stop the timer, so that only tests start backups from now on.
 
-        ``systemctl start`` would wait for a backup that the timer began before it, and make none of its own.
+        ``systemctl start`` would wait for a backup that already runs, and start no other backup.
         """
         self.guest.run("systemctl stop provisioner-backup.timer")
         state = "systemctl show provisioner-backup --property ActiveState --value"

@@ -126,8 +126,8 @@ def failures(outcomes: Sequence[Outcome]) -> list[ErrorClass]:
 
 
 class OddServer:
-    """Server that answers every request with status 200 and the same body, with a pause before each byte of the
-    body."""
+    """Server that answers each request with status 200 and the same body. It waits ``pause`` seconds before each byte.
+    """
 
     def __init__(self, body: bytes, pause: float = 0.0) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"

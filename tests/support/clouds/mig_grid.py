@@ -1,4 +1,4 @@
-"""HostFactory's requests, the loop's cycles and the MIG backend over HTTP, with groups whose time the test advances.
+"""HostFactory's requests, the loop's cycles and the MIG backend over HTTP. A test advances the time of the groups.
 
 Loop time is the cloud's time, and advances only between two cycles. So the speed of the test does not matter. All parts
 of the loop are real except its threads.

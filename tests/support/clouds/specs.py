@@ -1,4 +1,4 @@
-"""Managed instance groups with the settings that a grid needs, and that our pages and Terraform files use."""
+"""Managed instance groups with the settings that a grid needs. Our pages and Terraform files use the same settings."""
 
 from __future__ import annotations
 

@@ -3,13 +3,12 @@
 ``FLIPPED`` flips each behaviour alone. ``COMBINATIONS`` flips several at once, so that any two values of two switches
 meet.
 
-A test in which such a behaviour can make a difference uses the fixture ``switches``, or a place ``mig-zonal`` of the
-contract suite: `make test` runs it unflipped, and the stage `flips` (marker ``flips``) with each flip and each
-combination. A test that takes long is parametrized with ``FLIPS``, two combinations that flip every behaviour.
+If such a behaviour can change a test's result, the test uses the fixture ``switches``, or a place ``mig-zonal`` of the
+contract suite. `make test` runs the test unflipped. The stage `flips` (marker ``flips``) runs the test with each flip
+and each combination. A long test has the parameters ``FLIPS``, two combinations that together flip every behaviour.
 
-A flip changes the defaults of all that is simulated meanwhile, in every process. A switch that a test sets itself keeps
-its value; a test whose expectation depends on a switch asks ``Switches()``. ``pytest --flip NAME`` flips one behaviour
-in any tests.
+A flip changes the defaults of all simulators in every process. A switch that a test sets itself keeps its value. A test
+whose expectation depends on a switch asks ``Switches()``. ``pytest --flip NAME`` flips one behaviour in any tests.
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ def pairs_of(row: Row) -> set[tuple[tuple[int, object], tuple[int, object]]]:
 
 
 def pairwise(values: Sequence[Sequence[object]]) -> list[Row]:
-    """Return rows in which each pair of values of any two positions occurs at least once. The first row has the first
-    value of each position.
+    """Return rows in which each pair of values of any two positions occurs at least once.
 
-    The choice is greedy: each further row is the row with the most pairs that are still missing.
+    The first row has the first value of each position. Each further row has as many of the missing pairs as possible.
     """
     every = [*product(*(choice[::-1] for choice in values))]
     rows = [every[-1]]
@@ -91,12 +89,12 @@ GIVEN = "SIMULATOR_SWITCHES"
 
 
 def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
-    """Make these switches the defaults of this process and of the processes that it starts, until the patch ends."""
+    """Make these switches the defaults of this process and of the processes that it starts. ``patch`` reverts this."""
     patch.setattr(Switches.__init__, "__defaults__", astuple(switches))
     patch.setenv(GIVEN, json.dumps(asdict(switches)))
 
 
 def assume_given() -> None:
-    """Make the switches in the environment, if there are any, the defaults of this process from now on."""
+    """Make the switches in the environment the defaults of this process. Change nothing if there are none."""
     if given := os.environ.get(GIVEN):
         Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))

@@ -1,6 +1,7 @@
-"""The simulated Compute API in virtual time. Google's clients and our backends call the code of the HTTP server without
-a network. While a call waits, the world's clock advances, so that an hour of faults takes moments and is the same in
-each run."""
+"""The simulated Compute API in virtual time. Google's clients and our backends call the HTTP server's code directly.
+
+While a call waits, the world's clock advances. So an hour of faults takes moments, and each run is the same.
+"""
 
 from __future__ import annotations
 

@@ -275,7 +275,8 @@ class VirtualSite:
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
-        """Return the number of calls of each mutating method, in zones and regions, as ``GET state`` does."""
+        """Return the number of calls of each mutating method, with zones and regions together, as ``GET state`` does.
+        """
         calls: dict[str, int] = {}
         for method, count in self.world.calls.items():
             name = method.rpartition(".")[2]
@@ -305,8 +306,10 @@ def _pool(spec: MigSpec, group: str) -> MigPool:
 
 @contextmanager
 def dying(backend: MigBackend, method: str, *, applied: bool) -> Iterator[None]:
-    """Raise ``Crash`` at the next call of ``method`` (create or delete), before the cloud gets the call or, if
-    ``applied``, after the cloud has carried it out."""
+    """Raise ``Crash`` at the next call of ``method`` (create or delete), before the cloud gets the call.
+
+    If ``applied``, raise ``Crash`` after the cloud has carried out the call.
+    """
     act = getattr(backend, method)
 
     def last_act(*arguments: Any) -> None:

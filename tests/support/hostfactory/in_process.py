@@ -19,9 +19,9 @@ from tests.support.hostfactory.schemas import check_output, parsed
 
 
 def call_here(name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Called:
-    """Run a command in this process. Return its exit code and the bytes that it writes to file descriptor 1.
+    """Run a command in this process. Return its exit code, and the bytes that it writes to file descriptor 1.
 
-    Other threads of this process may write to stderr at the same time, so stderr counts as empty.
+    Other threads of this process may write to stderr at the same time, so the result's stderr is empty.
     """
     taken, stdout = os.memfd_create("stdout"), os.dup(1)
     os.dup2(taken, 1)

@@ -101,7 +101,7 @@ class HostFactory:
         }
 
     def command(self, name: str, document: object) -> list[str]:
-        """Write the input file of a call in HF's form, and return the command line of the call."""
+        """Write a call's input file in HF's form, and return the call's command line."""
         self.input.write_text(json.dumps(document, indent="\t"))
         return [str(self.scripts / f"{name}.sh"), "-f", str(self.input)]
 

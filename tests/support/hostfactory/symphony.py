@@ -1,7 +1,6 @@
-"""Files of Symphony 7.3.2 as its installer leaves them, as far as our programs need them: HostFactory's files, profile
-and service.
+"""Files of Symphony 7.3.2 that our programs need, in the installer's form: HostFactory's files, profile and service.
 
-The source is docs/hostfactory.md (profile.hf, fresh, start), because HostFactory and EGO are closed source.
+HostFactory and EGO are closed source. So the source is docs/hostfactory.md (profile.hf, fresh, start).
 """
 
 from __future__ import annotations

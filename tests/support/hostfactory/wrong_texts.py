@@ -1,4 +1,4 @@
-"""Texts that each reader of a YAML file has to refuse quickly, and documents with random changes."""
+"""Texts that each reader of a YAML file must refuse quickly, and a function that changes documents by chance."""
 
 from __future__ import annotations
 

@@ -1,2 +1,4 @@
-"""A bank's network: a certificate authority of its own, servers with certificates of this authority, and a proxy that
-is the only way to these servers."""
+"""A bank's network. It has its own certificate authority, servers with its certificates, and a proxy.
+
+The proxy is the only way to these servers.
+"""

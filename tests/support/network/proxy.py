@@ -1,4 +1,4 @@
-"""A proxy that accepts only CONNECT, and leads to servers whose names are known only to the proxy."""
+"""A proxy that accepts only CONNECT. Only the proxy knows the names of the servers behind it."""
 
 from __future__ import annotations
 

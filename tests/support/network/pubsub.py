@@ -23,8 +23,10 @@ SUBSCRIPTION = Subscription(name="projects/p/subscriptions/s", topic="projects/p
 def subscription_server(
     authority: Authority | None = None, *, known: Collection[str] = (), data: bytes | None = None
 ) -> Iterator[SimpleNamespace]:
-    """Run the server, and yield its ``address``, its ``calls``, and the authorizations of the clients to which it
-    ``streamed`` messages."""
+    """Run the server, and yield its ``address`` and records of its clients.
+
+    ``calls`` has the called methods. ``streamed`` has the authorizations of clients that got messages.
+    """
     seen = SimpleNamespace(calls=set[str](), streamed=set[str](), address=("127.0.0.1", 0))
     received = [] if data is None else [ReceivedMessage(ack_id="1", message=PubsubMessage(data=data))]
     responses = {

@@ -23,10 +23,10 @@ def response(status: int, document: object = None, *headers: str) -> bytes:
 
 
 class Scripted(Beside, socketserver.ThreadingTCPServer):
-    """``with Scripted(context) as server``: each request gets the next of ``server.responses``; without one, the
-    connection is closed.
+    """Server that gives scripted responses: ``with Scripted(context) as server``.
 
-    ``asked`` has the heads of the requests with the number of the connection, ``bodies`` their bodies.
+    Each request gets the next of ``server.responses``. If there is none, the server closes the connection. ``asked``
+    has the heads of the requests with the number of the connection. ``bodies`` has the bodies.
     """
 
     allow_reuse_address = daemon_threads = True

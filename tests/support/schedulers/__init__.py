@@ -1,1 +1,1 @@
-"""Real schedulers of Debian for tests, started as an unprivileged user with ports and directories of their own."""
+"""Real schedulers of Debian for tests. An unprivileged user runs them, with their own ports and directories."""

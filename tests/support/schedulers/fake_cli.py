@@ -1,9 +1,7 @@
-"""Commands of LSF and Lancium for tests. Their behaviour is from the documentation and from reports of users, and can
-have faults.
+"""Commands of LSF and Lancium for tests, with faults. They follow the documentation and reports of users.
 
-Run this file as a script under the name of the command. The jobs are in the file FAKE_JOBS: a JSON object with ``jobs``
-and ``fault``. Jobs wait, run and end as time passes. The script imports little, because tests run it thousands of
-times.
+Run this file as a script under the name of the command. The jobs are in the file FAKE_JOBS, a JSON object with ``jobs``
+and ``fault``. Jobs wait, run and end as time passes. The script imports little, because tests run it often.
 """
 
 import fcntl

@@ -1,9 +1,8 @@
-"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud. slurmctld calls our programs in HostFactory's
-place.
+"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud. slurmctld calls our programs, as HostFactory
+does.
 
-Each running machine of the cloud starts a slurmd, like a site's start-up script does. The cloud's addresses (10.…) are
-not reachable. So the scontrol of the cluster replaces them with addresses of this host (127.…), on which all slurmds
-listen.
+Each running machine of the cloud starts a slurmd, like a site's start-up script does. All slurmds listen on this host.
+So the programs' scontrol turns the cloud's addresses (10.…) into this host's (127.…), and back.
 """
 
 from __future__ import annotations
@@ -219,7 +218,7 @@ class CallingSlurm:
             self.daemons.start(name, "slurmd", "-D", "-b", "-N", nodes[name])
 
     def _kill(self, machine: str) -> None:
-        """End the slurmd and the jobs of a machine at once, as happens when the machine ends."""
+        """End a machine's slurmd and jobs at once. A real machine's end has the same effect."""
         process = self.daemons.running[machine]
         children = self.daemons.run("pgrep", "-P", str(process.pid), check=False).split()
         self.daemons.end(machine, signal.SIGKILL)

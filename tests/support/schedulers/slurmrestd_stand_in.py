@@ -1,8 +1,7 @@
-"""Stand-in for slurmrestd with the versions of its API that Debian 12 does not have: v0.0.39 to v0.0.45.
+"""Stand-in for slurmrestd. It has versions of the API that Debian 12 does not have: v0.0.39 to v0.0.45.
 
-For v0.0.41 to v0.0.44, the models of PyPI's slurmrestapi accept the bodies of its responses. These models are generated
-from SchedMD's description. For the other versions, the bodies have the documented form but are not checked with a
-model.
+For v0.0.41 to v0.0.44, models of PyPI's slurmrestapi check the bodies of the responses. The models come from SchedMD's
+description. For the other versions, the bodies have the documented form, but no model checks them.
 """
 
 from __future__ import annotations

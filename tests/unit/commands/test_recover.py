@@ -1,4 +1,7 @@
-"""`provisioner recover`: no change without a flag, a flag each to write and to release, machines to be deleted."""
+"""`provisioner recover`. Without a flag it changes nothing, and it has one flag to write and one to release.
+
+It lists the machines that a release would delete.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ PLACES = (
 def test_no_file_of_the_bundle_holds_a_secret_whichever_holds_it_and_the_answers_neither(
     tmp_path: Path, shape: str
 ) -> None:
-    """The secret is in each file that the bundle includes, or could include, and in the answers of the parts."""
+    """Put the secret into each file that the bundle includes or could include, and into the parts' answers."""
     text = SHAPES[shape]
     texts = bundled(tmp_path, dict.fromkeys(PLACES, text), text, f"demoprov_config.json: not JSON: {text}")
 

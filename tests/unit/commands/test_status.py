@@ -163,7 +163,7 @@ def test_hostfactory_is_silent_if_it_neither_polls_nor_lists_for_long(desk: Desk
 
 
 def test_hostfactory_is_not_silent_before_its_first_list_of_hosts(desk: Desk) -> None:
-    """It may poll no request for hours, and it lists its hosts only once it has some."""
+    """HostFactory lists its hosts only once it has some, and may poll no request for hours."""
     desk.state.seen.touch(REQUEST)
     age(Path(desk.state.path, "seen").iterdir(), 400.0)
     code, text = shown(desk)
@@ -530,7 +530,7 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
 
 
 def test_before_the_first_request_a_loop_s_trouble_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The scripts make the files of the state only then, and a first hour has more trouble than any other."""
+    """The scripts make the state files only at the first request, but the first hour has the most trouble."""
     desk = Desk(tmp_path, capsys)
     with pytest.raises(StateMissing, match="the directory is new"):
         read_status_inputs(desk.state)

@@ -165,13 +165,13 @@ def spans(begin: str, end: str, day: str) -> list[tuple[str, str]]:
 
 
 def test_clocks_that_go_back_make_no_gap_in_a_window() -> None:
-    """On the 25th of October 2026 at 1:00 UTC, 3:00 becomes 2:00, so 2:30 is at 0:30 and at 1:30 UTC."""
+    """On 25 October 2026 at 1:00 UTC, 3:00 becomes 2:00. So 2:30 is at 0:30 and at 1:30 UTC."""
     assert spans("01:00", "02:30", "2026-10-25") == [("00:00", "01:30"), ("00:00", "")], "from 23:00 UTC on"
     assert spans("02:30", "03:00", "2026-10-25") == [("00:30", "02:00")]
 
 
 def test_clocks_that_go_forward_leave_out_no_window() -> None:
-    """On the 29th of March 2026 at 1:00 UTC, 2:00 becomes 3:00, so 2:15 and 2:45 do not exist."""
+    """On 29 March 2026 at 1:00 UTC, 2:00 becomes 3:00. So 2:15 and 2:45 do not exist."""
     assert spans("02:15", "02:45", "2026-03-29") == [("00:15", "01:45")]
     assert spans("01:00", "02:30", "2026-03-29") == [("00:00", "01:30"), ("23:00", "")]
 

@@ -1,7 +1,7 @@
-"""Pending jobs and nodes as Slurm's commands print them, and what they want.
+"""Pending jobs and nodes as Slurm's commands print them, and the machines that they want.
 
-The columns are those of squeue(1), ``--Format``. The lines of nodes are those of ``scontrol show nodes --oneliner`` of
-Slurm 22.05 (Debian 12) and of later versions.
+The columns are from squeue(1), ``--Format``. The lines of nodes are those of ``scontrol show nodes --oneliner`` in
+Slurm 22.05 (Debian 12) and later.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def test_a_node_that_boots_gets_the_machine_that_replaces_its_own() -> None:
 
 
 def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
-    """A request leaves only after all its machines are gone, and no list names them as lost any more."""
+    """A request leaves the files only after its machines are gone and no list names them as lost."""
     records = {"n1": NodeRecord(A), "n2": NodeRecord(B, B0)}
     left = [request(A, ended=True, message="unknown"), request(B, ended=True, message="unknown")]
     decision = concluded(records, [node("n1"), node("n2", "ALLOCATED+CLOUD", B0)], left)
@@ -147,7 +147,7 @@ def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
 
 
 def test_an_answer_that_waits_to_be_published_again_ends_no_node() -> None:
-    """The status was lost, so that the script says that the request runs and names no machine."""
+    """The status file was lost. The script then reports the request as running, without its machines' names."""
     records = {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
     decision = concluded(records, [node("n1", "ALLOCATED+CLOUD", A0), node("n2", host=A1)], [request(A, coming=2)])
     assert decision == Decision([], records, [])
@@ -184,7 +184,7 @@ def test_a_node_without_a_record_waits_for_a_machine_that_no_other_node_will_get
 
 @pytest.mark.parametrize("lost", [{A0: Loss(0, "preempted")}, {}])
 def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(lost: Mapping[str, Loss]) -> None:
-    """Without a loss, the machine has started as another node, so its slurmd has this node's name."""
+    """In the case without a loss, the machine has started as node n2, so its slurmd has the name n2."""
     nodes = [node("n1"), node("n2", "IDLE+CLOUD+POWERING_DOWN", A0 if not lost else "")]
     decision = concluded({}, nodes, [request(A, A0, ended=True)], lost, unserved={"n1"})
     reason = f"{OUR_REASON}slurm_resume recorded no request; see its log"

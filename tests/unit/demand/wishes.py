@@ -33,7 +33,10 @@ def demand(**settings: Any) -> Demand:
 
 
 def make_ours(machines: Mapping[str, tuple[str, float]], *, coming: Mapping[str, int] | None = None) -> Ours:
-    """Return running machines of ended requests (template and start by name), and numbers of machines on their way."""
+    """Return our machines: running machines of ended requests, and the numbers of machines that start.
+
+    ``machines``: template and start by name. ``coming``: starting machines by template.
+    """
     running = {name: Running(*one) for name, one in machines.items()}
     templates = {one.template for one in running.values()} | {*(coming or {})}
     asked = {

@@ -84,7 +84,7 @@ def victim(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def end_endless_waits() -> Iterator[None]:
-    """End the test if it opens a FIFO that no other process opens, because that would wait for ever."""
+    """End the test after a minute. Opening a FIFO would wait for ever if no other process opens it."""
     signal.alarm(60)
     yield
     signal.alarm(0)
@@ -159,7 +159,7 @@ def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> N
 
 
 def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
-    """Read each file as soon as it exists, while a writer creates files that must not exist before."""
+    """Read each file as soon as it exists. A writer makes the files, each of which is new."""
     paths = [str(tmp_path / str(number)) for number in range(200)]
     writer = threading.Thread(target=lambda: [create_whole(path, b"whole") for path in paths])
     writer.start()

@@ -1,4 +1,4 @@
-"""Tests of the check of ego.conf for the time after which EGO drops machines that have gone."""
+"""The check of a time in ego.conf. EGO drops a host that has been gone for this time."""
 
 from __future__ import annotations
 

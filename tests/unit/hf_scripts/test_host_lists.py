@@ -71,7 +71,7 @@ def written(grid: object, *, indent: object, ascii_only: bool, encoding: str) ->
 
 
 def taken(content: bytes, piece: int, take: Callable[[Document], Any]) -> object:
-    """Return the hosts of a document, or the refusal, if so many bytes are parsed at a time."""
+    """Return the hosts of a document, or the text of the refusal. ``piece``: bytes that are parsed at a time."""
     before, host_lists.PIECE = host_lists.PIECE, piece
     try:
         return take(Document("the file", content))

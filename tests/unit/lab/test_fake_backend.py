@@ -23,7 +23,7 @@ class World:
         self.backend = FakeBackend(pool, self.place, provisioner="demo")
 
     def create(self, *names: str) -> list[ErrorClass | None]:
-        """Create each machine by itself, with a template of its own, so that a refusal stops no other machine."""
+        """Create each machine with its own template, so that a refusal stops no other machine."""
         outcomes = self.backend.create([Create(name, "a", name, "abcdefghij") for name in names], lambda: True)
         return [outcome.failure.error if outcome.failure else None for outcome in outcomes]
 

@@ -17,7 +17,7 @@ from tests.unit.lab.test_trace import events, line
 
 
 def morgan_stanley(path: Path) -> Path:
-    """Write a trace in the format of Morgan Stanley's hfreplay, in which only inputs of these five categories count."""
+    """Write a trace in the format of Morgan Stanley's hfreplay. Only inputs of five categories count in it."""
     rows = [
         ("request", "aaaa", 100.0, "input", requesting("T2", 2)),
         ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),

@@ -1,4 +1,7 @@
-"""The budget holds creates back, by the hour as a cap does and by the month once it is spent; it deletes no machine."""
+"""The budget holds creates back: each hour like a cap, and until the month's end once it is spent.
+
+The budget deletes no machine.
+"""
 
 from __future__ import annotations
 

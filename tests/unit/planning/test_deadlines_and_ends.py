@@ -1,4 +1,6 @@
-"""Deadlines of machines that do not run, and the reasons of their failures, above all of the last ones."""
+"""Deadlines of machines that do not run, and the reasons of their failures. Most tests are about a request's last
+machine.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limit
 
 
 def nine_run(last: Slot | None, *, ran: float = LATE, count: int = TEN, **changes: Any) -> Memory:
-    """Return a request of ten machines, of which nine run since ``ran`` and ``last`` is the tenth slot."""
+    """Return a request of ten machines. Nine run since ``ran``, and ``last`` is the tenth slot."""
     others = [running(number, opened_at=LATE, submitted_at=LATE, ran_at=ran) for number in range(9)]
     return memory(record(*others, *([last] if last else []), count=count, read_at=BEFORE, **changes))
 
@@ -211,7 +213,7 @@ BOOT = limits(pool("a", boot_deadline_seconds=600.0))
 
 
 def booted(seen: Machine, **changes: Any) -> Slot:
-    """Return the first slot of a request after a plan that sees its machine, which has waited since ``BEFORE``."""
+    """Return the first slot of a request after a plan that sees the slot's machine."""
     known = memory(record(slot(0, **changes), deadline_at=NOW + 9000))
     return plan(known, snapshot(seen), limits=BOOT).memory.requests[REQUEST].slots[0]
 

@@ -154,8 +154,10 @@ def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
 
 
 def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
-    """Return the window of machines that ran one after the other, after the oldest (``first``) or the newest die at
-    once."""
+    """Return the window after some of its machines die at once. The machines had started one after the other.
+
+    ``first``: the oldest machines die, not the newest.
+    """
     slots = [running(number, Verdict.SUCCEEDED, ran_at=BEFORE + number) for number in range(alive + dead)]
     gone = range(dead) if first else range(alive, alive + dead)
     observation = at(60, *(machine(number, **(DEAD if number in gone else {})) for number in range(alive + dead)))
@@ -199,7 +201,7 @@ TRIED = Window(8, level=3, blocked_at=BEFORE - 50, retry_at=BEFORE - 20, is_prob
 
 
 def trial(*slots: Slot, observation: Snapshot, limits: Limits = ONE, **changes: Any) -> Plan:
-    """Return the plan for a request of ten that has these machines, in a window that early losses have closed."""
+    """Return the plan for a request of ten with these slots. Early losses have closed the pool's window."""
     known = memory(record(*slots, count=10), windows={("a", TEMPLATE): replace(TRIED, **changes)})
     observations = (
         (observation, snapshot(pool="b", began=observation.began_at)) if "b" in limits.pools else (observation,)

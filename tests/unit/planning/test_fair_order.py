@@ -1,4 +1,4 @@
-"""Fair order: by age and by size within a template, templates in turn, and no request waits for ever."""
+"""Fair order. Within a template, age and size decide. Templates take turns, and no request waits for ever."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_oldest_request_asks_first_whatever_the_order_of_the_files() -> None
 
 
 def test_requests_of_one_size_are_filled_one_after_the_other() -> None:
-    """HF uses the machines of a request only when the request ends, so half-full requests give HF no machine."""
+    """HF uses a request's machines only when the request ends. So half-full requests give HF no machine."""
     ids = [letter * 10 for letter in "abcde"]
     grid = Grid(*(asking(id_, 10, BEFORE + number) for number, id_ in enumerate(ids)), room=4)
     for _ in range(20):

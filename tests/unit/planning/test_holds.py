@@ -1,4 +1,4 @@
-"""Holds: what they hold back, what goes on meanwhile, and how HF is informed before anything is deleted."""
+"""Holds: the actions that they stop, the work that goes on, and the reports to HF before a delete."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def asked(
     unknown: dict[str, list[str]] | None = None,
     now: float = NOW,
 ) -> Draft:
-    """Return the plan after all requests were served in order, with both pools empty unless given otherwise."""
+    """Return the plan after all requests were served in order. By default, both pools are empty."""
     draft = draft_of(known, *(observations or BOTH), limits=limits, now=now)
     draft.unknown = unknown or {}
     capacity = capacity_of(draft, busy)
@@ -98,7 +98,7 @@ def asked_of(
     next_window: Window | None = None,
     busy: str = "",
 ) -> Draft:
-    """Return the plan after a request was served by pool ``a`` with these settings, and then by ``b``."""
+    """Return the plan after a request was served by the pools ``a`` and then ``b``. Their settings are given."""
     windows = {("a", TEMPLATE): known_window, ("b", TEMPLATE): next_window}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after_seconds": SPILL} | first)), pool("b", **second)
@@ -580,7 +580,8 @@ class Gaps(list[Tries]):
 
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """Ten thousand requests of a hundred thousand machines, in an altered intent, do not slow a cycle down."""
+    """An altered intent may have ten thousand requests of a hundred thousand machines. They do not slow a cycle down.
+    """
     monkeypatch.setattr(machine_requests, "find_missing_tries", lambda record: Gaps(find_missing_tries(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)

@@ -1,4 +1,4 @@
-"""Orphans: which machines without a request are deleted, when and how slowly, and when the brake stops this."""
+"""Orphans: machines without a request. The loop deletes them slowly, after a time, and not while the brake holds."""
 
 from __future__ import annotations
 
@@ -326,7 +326,7 @@ def used(*slots: Slot, **changes: object) -> Memory:
 
 
 def lists(last: float = NOW, **changes: object) -> HfActivity:
-    """Return the activity of an HF that has listed hosts for days, last at ``last``, and none of ours."""
+    """Return the activity of an HF that has listed hosts for days, but none of ours. Its last list is of ``last``."""
     return HfActivity(
         **(
             {"since": NOW - 90 * HOUR, "started_at": NOW - 90 * HOUR, "last_call_at": NOW, "last_list_at": last}

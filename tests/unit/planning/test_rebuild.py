@@ -94,8 +94,10 @@ def test_a_first_memory_knows_nothing_and_that_no_pool_was_seen() -> None:
 def distrusted_pools(
     missing: int = 10, there: int = 0, *, listed: float = NOW, returned_names: tuple[str, ...] = (), wait: float = 60.0
 ) -> Mapping[str, Distrusted]:
-    """Return the distrusted pools for a memory that was missed at ``NOW``, with so many machines that HF has and no
-    pool shows."""
+    """Return the distrusted pools when memory is rebuilt at ``NOW``.
+
+    HF has ``missing`` machines that no pool shows, and ``there`` machines that pool ``a`` shows.
+    """
     reported = reported_answers(*(running(number, Verdict.SUCCEEDED) for number in range(missing + there)), ended=DONE)
     seen = [machine(number) for number in range(missing, missing + there)]
     observations = {"a": snapshot(*seen, began=NOW + 100, listed_at=listed), "b": snapshot(pool="b", began=NOW + 100)}

@@ -1,4 +1,4 @@
-"""A terminal answer that was settled and not recorded decides the content of memory after a restart."""
+"""Terminal answers that a script settled and the loop did not record. After a restart, they decide memory's content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tries of a wanted machine: which failures use up a try, when the machine is given up, and the answer to HF."""
+"""Tries of a wanted machine: failures that use up a try, the end of all tries, and the answer to HF."""
 
 from __future__ import annotations
 

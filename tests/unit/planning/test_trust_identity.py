@@ -114,7 +114,7 @@ def test_many_machines_younger_than_the_loop_are_a_conflict_at_once(
 def test_a_machine_that_is_younger_than_memory_shows_that_memory_is_an_old_copy(
     age: float | None, orphans: Orphans, expected: BrakeReason | None
 ) -> None:
-    """A slot is recorded before its machine is made, so the newest memory would have the slot."""
+    """The loop records a slot before it makes the slot's machine. So the newest memory would have the slot."""
     known = replace(memory(), written=Moment(NOW - 100, WALL - 100), orphans=orphans)
     last = planned(known, [0], started=NOW - 20, age=age)
     assert reason(last) is expected

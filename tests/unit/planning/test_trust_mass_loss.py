@@ -1,4 +1,5 @@
-"""An observation that lacks many machines at once is not believed before a second one confirms it."""
+"""An observation that lacks many machines at once. The loop distrusts the pool until a second observation confirms it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ LOST = {Verdict.LOST: 10}
 
 
 def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: object) -> Memory:
-    """Return a request of machines that HF has, or, if they are open, that were reported to HF as running."""
+    """Return a memory with a request of ``count`` running machines. By default, the request has ended and HF has them.
+    """
     ended = RequestStatus.COMPLETE if verdict is Verdict.SUCCEEDED else None
     slots = [running(number, verdict, **changes) for number in range(count)]
     return memory(record(*slots, ended=ended, reported_at=NOW if ended else None))
@@ -153,7 +155,7 @@ def test_in_a_distrusted_pool_those_with_a_cause_are_reported_and_the_others_wai
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
-    """No machine of an open request, a closed slot or an unknown request is made or deleted."""
+    """While the pool is distrusted, the loop makes no machine, and deletes neither closed machines nor orphans."""
     slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, was_seen=True)]
     known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
     seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]

@@ -1,4 +1,4 @@
-"""A pool that the configuration has moved is not observed while it has machines in the earlier place."""
+"""Pools that the configuration has moved. The loop does not observe such a pool while its old place has machines."""
 
 from __future__ import annotations
 

@@ -188,8 +188,9 @@ def test_operators_are_asked_to_check_the_place() -> None:
 
 
 def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
-    """After the release, also across a restart, the machines are reported as lost, and machines of the other endpoint
-    are orphans."""
+    """After the release, the machines are reported as lost, also across a restart. The other endpoint's machines are
+    orphans.
+    """
     bench = Bench(tmp_path)
     bench.succeed(12)
     bench.place.place._entries = {}
@@ -209,7 +210,7 @@ def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
-    """Releasing a brake for another reason, or for another pool, does not confirm that machines are gone."""
+    """Releasing a brake for another reason or another pool does not confirm that machines are gone."""
     recorded = grid(
         brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"}
     )

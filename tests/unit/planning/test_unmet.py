@@ -1,4 +1,4 @@
-"""Unmet machines: the plan names each reason why a request has too few machines, and the numbers add up."""
+"""Unmet machines. The plan names each reason why a request has too few machines, and the numbers add up."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ TWO_START = [slot(number, was_seen=True) for number in range(2)]
 
 
 def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """Return the fields of an entry of pool ``a`` since the request was read, changed by ``more``."""
+    """Return the fields of an entry of pool ``a`` that began when the request was read. ``more`` replaces fields."""
     return {"pool": "a", "reason": reason, "machines": machines, "since": BEFORE} | more
 
 

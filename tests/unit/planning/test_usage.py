@@ -1,4 +1,4 @@
-"""Machine-hours: counted once, by the plan that finds a machine gone, on the days on which the machine existed."""
+"""Machine-hours. The plan that finds a machine gone counts its hours once, on the days of its life."""
 
 from __future__ import annotations
 

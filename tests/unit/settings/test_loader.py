@@ -1,4 +1,4 @@
-"""The configuration: the settings that it gives, and the message about each mistake, for any bytes of a file."""
+"""The configuration: its settings, and a message about each mistake, for any bytes of a file."""
 
 from __future__ import annotations
 

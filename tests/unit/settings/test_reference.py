@@ -116,7 +116,7 @@ def example() -> dict[str, Any]:
 
 
 def wrong() -> Iterator[tuple[str, ...]]:
-    """Yield the path in the example of every setting, and of an unknown setting in each section."""
+    """Yield the path of each setting in the example, and of an unknown setting in each section."""
     schema = reference.schema(KINDS)
     places: list[tuple[tuple[str, ...], str]] = [((), "")]
     places += [((name,), model.__name__) for name, model in reference.SECTIONS.items()]
@@ -128,7 +128,7 @@ def wrong() -> Iterator[tuple[str, ...]]:
 
 
 def broken(*paths: tuple[str, ...]) -> dict[str, Any]:
-    """Return the example with a value at each of these paths that is wrong for every setting."""
+    """Return the example with a wrong value at each of these paths. No setting accepts this value."""
     document = example()
     if any(path[0] == "events" and len(path) > 1 for path in paths):
         document["events"] = {"project": "p", "subscription": "s"}

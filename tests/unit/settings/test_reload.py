@@ -209,7 +209,7 @@ def test_a_configuration_that_is_wrong_at_the_start_is_an_error(tmp_path: Path, 
 
 
 def test_a_file_that_goes_while_the_directory_is_read_is_no_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A temporary file of an editor or of HF may be renamed while the directory is read."""
+    """An editor or HF may rename a temporary file while the loop reads the directory."""
     passing = site.file.with_name("passing.json")
     scan = os.scandir
 

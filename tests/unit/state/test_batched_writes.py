@@ -88,7 +88,9 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
-    """Check that a slow or stopped writer asks again, when only the rename is left to do, whether the owner waits."""
+    """The owner dies while a writer prepares its file. Just before the rename, the writer checks again that the owner
+    waits.
+    """
     owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
@@ -303,10 +305,10 @@ class Steps:
 
 
 def withdrawal_beside_a_write(directory: Path, at: tuple[int, int, int]) -> int:
-    """Let a waiting script give up in three steps, each before one of the writer's calls; return how many calls there
-    were.
+    """Let a waiting script give up in three steps, and return the number of the writer's calls.
 
-    Raises AssertionError if the script's conclusion differs from the data in the end.
+    ``at``: the number of the call before which each step happens. Raises AssertionError if the script is wrong about
+    whether its write was done.
     """
     for path in directory.iterdir():
         path.unlink()
@@ -353,7 +355,7 @@ def ways_in_two(calls: int) -> Ways:
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("ways", [ways_in_two, pytest.param(all_ways, marks=pytest.mark.slow)])
 def test_a_script_that_gives_up_knows_whether_its_write_was_done(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
-    """Put the three steps of giving up between the calls of a writer that has seen the posted write."""
+    """A writer has seen the posted write. Its script gives up in three steps between the writer's calls."""
     counts = set()
     for at in ways(withdrawal_beside_a_write(tmp_path, (1000, 1000, 1000))):
         withdrawal_beside_a_write(tmp_path, at)
@@ -375,5 +377,5 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 
 
 def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None:
-    """Check it because a script that was served would read all data under the lock while others wait."""
+    """A script whose write was done needs no lock. With the lock, it would read all data while others wait."""
     assert not DataLock(state.intent.lock_path).acquire(stop=lambda: True)

@@ -1,4 +1,4 @@
-"""A dump as bytes: a dump that was cut off, altered or extended is refused, and so is one of a newer version."""
+"""A dump as bytes. A dump is refused if it was cut, altered or extended, or if a newer version wrote it."""
 
 from __future__ import annotations
 

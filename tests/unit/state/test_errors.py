@@ -1,4 +1,4 @@
-"""Errors of the state, which name the problem, and the condition of a file and its lock file."""
+"""Errors of the state, which name the problem. The condition of a file is judged with its lock file."""
 
 from __future__ import annotations
 

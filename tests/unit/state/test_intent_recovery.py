@@ -31,7 +31,7 @@ BRAKE = Brake(BrakeReason.INTENT_LOST, NOW, "intent.json is missing.")
 
 
 def memory_of_one() -> Memory:
-    """Return a memory with a return and two requests, one of them trimmed, written at loop time NOW."""
+    """Return a memory with a return and two requests, written at loop time NOW. One request is trimmed."""
     left = record(running(0, Verdict.RETURNED, request=OTHER), id_=OTHER, is_trimmed=True)
     kept = record(
         running(0, Verdict.SUCCEEDED), count=2, ended=RequestStatus.COMPLETE, read_at=NOW - 50, rc_account="acct"
@@ -226,7 +226,7 @@ def test_an_interrupted_recovery_is_run_again(
 
 
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
-    """Check it because recover reads first and writes later, and HF's scripts do not wait for it."""
+    """recover reads intent first and writes it later. HF's scripts may record requests in between."""
     own = state.intent.read().requests
     made = plan(state)
     late = add_request(state, TEMPLATE, 1, created_wall=WALL)

@@ -106,7 +106,7 @@ def test_a_process_that_waits_signs_the_turn(tmp_path: Path) -> None:
 
 
 def test_the_turn_is_not_held_for_long_by_a_process_that_takes_it_for_a_moment(tmp_path: Path) -> None:
-    """Such a process does not sign, so the time of the file is that of an earlier signature."""
+    """A process that takes the turn for a moment does not sign. So the file's time is that of an earlier signature."""
     path = str(tmp_path / "lock")
     turn = LockFile(f"{path}.turn")
     assert turn.acquire(0)

@@ -1,8 +1,8 @@
-"""Memory and intent as documents: everything is decoded as it was encoded, also documents of an earlier version.
+"""Memory and intent as documents. All values, also of earlier versions, are decoded as they were encoded.
 
-``tests/golden/state`` was written by the loop and the scripts before windows and slots got their present names. It has
-a request that succeeded, of which one machine was returned, one was lost and one has a notice, a running request with a
-stock-out, a request whose answer a script has settled, and a brake that six orphans latched.
+The loop and the scripts wrote ``tests/golden/state`` before windows and slots got their present names. It has three
+requests: one succeeded, one runs with a stock-out, and one has an answer that a script settled. The first has a
+returned machine, a lost machine and a machine with a notice. Six orphans have latched the brake.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every system call of every write, in turn: refused, the last one before a kill, the last one before a power cut.
+"""Faults at each system call of each write. The call is refused, or a kill or a power cut follows it.
 
-Readers then find the complete old or new state, and the next writer goes on. The kill of a real process is in
-tests/integration/test_scripts_kill.py.
+Readers then find the complete old or new state, and the next writer goes on. ``tests/integration/test_scripts_kill.py``
+kills a real process.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Killed(BaseException):
 
 
 class System:
-    """A replacement of ``os`` and ``fcntl`` in the store's modules that remembers what a power cut would undo.
+    """A replacement of ``os`` and ``fcntl`` in the store's modules. It can undo what a power cut would undo.
 
-    Threads other than the one that made it have the real modules. ``turn``: number of the call that fails with
-    ``error``, or is the last one before a kill. ``most``: number of files that may be open at once.
+    Only the thread that made it uses it. Other threads have the real modules. ``turn``: number of the call that fails
+    with ``error``; without ``error``, the process is killed after this call. ``most``: number of files that may be open
+    at once.
     """
 
     urandom = staticmethod(os.urandom)
@@ -210,7 +211,7 @@ def played(system: System) -> Iterator[None]:
 
 
 class Stage:
-    """A write that is played again and again from the same state, each time under another fault."""
+    """A write that is played many times from the same state, each time with another fault."""
 
     def __init__(self, directory: Path, write: str) -> None:
         self._directory = directory
@@ -257,10 +258,10 @@ class Stage:
         return place, True
 
     def check(self, place: Path, *, finished: bool) -> None:
-        """Check that the state is old or new, that it is new if the write returned, and that the next writer goes on.
+        """Check that the state is old or new, and that the next writer goes on. It is new if the write returned.
 
-        The lock file is never ahead of the durable data. A posted write that cannot be read is left to its owner. A
-        state that was checked before is not checked again.
+        The lock file is never ahead of the durable data. If the writer could not read a posted write, the new state
+        lacks it. A state is checked only once.
         """
         found = (finished, *sorted((path.name, path.read_bytes()) for path in place.iterdir()))
         if found in self._checked:
@@ -328,7 +329,7 @@ def test_a_refused_call_is_reported_and_leaves_the_old_or_the_new_state(stage: S
 
 
 class Writer(threading.Thread):
-    """A writer that holds the lock until another waits, or has stopped waiting, and then writes the posted write.
+    """A writer that holds the lock until a script waits for it or has ended. It then writes the script's posted write.
 
     ``slowly``: the new content replaces the file only after the waiting script has ended.
     """
@@ -361,7 +362,10 @@ RENAME = atomic._rename
 
 
 def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
-    """Return True if a script that waits beside such a writer succeeds, and check that it is recorded only then."""
+    """Let a script add a request beside a writer, and return True if the script succeeds.
+
+    Raises AssertionError if the file has the request of a failed script, or lacks that of a successful script.
+    """
     state, id_ = StateDir(directory), new_ids.new_id()
     writer = Writer(directory, slowly=slowly)
     if slowly:
@@ -389,7 +393,7 @@ def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: b
     [pytest.param(False, id="a writer", marks=pytest.mark.slow), pytest.param(True, id="a slow writer")],
 )
 def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, slowly: bool) -> None:
-    """Let each of the waiting script's calls fail in turn, then limit the number of its open files."""
+    """Let each of the waiting script's calls fail in turn. Then limit the number of its open files."""
     StateDir(tmp_path).intent.create("demo")
     system = System()
     assert add_beside_writer(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly
@@ -400,9 +404,10 @@ def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, 
 
 
 def test_the_order_of_a_write(tmp_path: Path) -> None:
-    """Check the order of the calls.
+    """Check the order of a write's calls.
 
-    It is: take turn and lock, sign, find posted writes, write aside, sync, check the lock, rename, sync, record.
+    * Take turn and lock, sign, and find posted writes.
+    * Write aside, sync, check the lock, rename, sync, and record.
     """
     order = [name for name in Stage(tmp_path, "another request").calls if name not in FINDING]
     assert " ".join(order) == (

@@ -18,7 +18,7 @@ HELD_BACK = {"reason": "budget", "machines": 3, "since_seconds": 90.0}
 
 
 def memory_of(machines: int) -> Memory:
-    """Return a memory of machines that have run for an hour, and one that is asked for and not seen."""
+    """Return a memory of machines that have run for an hour. One more machine was requested and is not yet seen."""
     ones = [
         running(number, ran_at=-3600.0, submitted_at=-3600.0, was_seen=True, opened_at=-3600.0)
         for number in range(machines)

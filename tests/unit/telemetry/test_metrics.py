@@ -179,7 +179,7 @@ def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
 
 
 def test_a_count_in_files_is_read_at_each_scrape_and_stays_while_they_cannot_be_read(metrics: Metrics) -> None:
-    """Prometheus would take a lower value for the begin of a new count, and count all of it again."""
+    """Prometheus would take a lower value for a restart of the counter, and count everything again."""
     counts = iter([{"requestMachines": 7}, None, {"requestMachines": 8}])
 
     def read() -> dict[str, float]:

@@ -48,7 +48,7 @@ SEEN = snapshot(machine(0), machine(1))
 
 
 class Desk:
-    """A writer of the pool status with one cycle a second, and the file that it writes."""
+    """A writer of the pool status, and the file that it writes. It runs a cycle each second."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)

@@ -108,7 +108,7 @@ def test_templates_and_pools_add_up_to_the_same(slots: list[tuple[Verdict, bool,
 
 
 def everything() -> StatusModel:
-    """Return the status of two requests of two templates in a pool each, with entries of every kind."""
+    """Return the status of two requests. Each has its own template and pool. The status has entries of every kind."""
     first, second = limits(pool("a", max_machines=0), pool("b", max_machines_total=0)), "U"
     allowed = replace(
         first,

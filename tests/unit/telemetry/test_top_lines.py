@@ -1,4 +1,4 @@
-"""Each line in capitals at the top of status fires an alert, or docs/alerts.md says why it does not."""
+"""Lines in capitals at the top of status. Each fires an alert, or docs/alerts.md says why it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons for which requests miss machines and pools back off, with beginnings and next tries, in text and JSON."""
+"""Reasons why requests miss machines and pools back off. Text and JSON show them with start and next try."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_json_has_the_same_facts() -> None:
 
 
 def test_the_failure_of_a_back_off_is_not_published_for_each_request() -> None:
-    """Keep the file small, because it is written at each change and ten thousand requests may wait for one window."""
+    """Keep the file small. It is written at each change, and ten thousand requests may wait for one window."""
     remembered = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
     pool_status = make_status_inputs(remembered).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))

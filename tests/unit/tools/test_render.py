@@ -135,7 +135,7 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
 
 @pytest.mark.parametrize("way", ["straight", "by a link"])
 def test_an_absolute_path_of_a_merged_directory_becomes_that_of_the_copy(tmp_path: Path, way: str) -> None:
-    """A site that removes the old instance's directory must not lose the login of the new one."""
+    """A site may remove the old instance's directory. The new instance must not lose its login then."""
     sources = two(tmp_path)
     directory = tmp_path / sources[0]
     if way == "by a link":

@@ -1,4 +1,4 @@
-"""Changes that the shared lists of all pools show, and changes that only the list of members shows."""
+"""Changes that the shared lists of all pools show. Other changes are only in a group's list of members."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(wat
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a member was abandoned and another was made, the number is the same and the old instance still runs."""
+    """One member is abandoned and another is made. The number stays the same, and the old instance still runs."""
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
     watch.cloud.mig.resize(2)

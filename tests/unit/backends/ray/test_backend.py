@@ -1,4 +1,4 @@
-"""Jobs of Ray as machines, and the calls that create and delete them, on a dashboard whose answers a test sets."""
+"""Ray's jobs as machines, and the calls that create and delete them. A test sets the dashboard's answers."""
 
 from __future__ import annotations
 
@@ -378,7 +378,7 @@ def test_another_session_is_another_endpoint(head: Dashboard) -> None:
 
 
 def test_a_head_that_starts_again_during_an_observation_is_seen_at_once(head: Dashboard) -> None:
-    """The list of the new head lacks all jobs, so it must not count as a list of the old session."""
+    """The new head's list lacks all jobs, so it must not count as the old session's list."""
     made = backend()
     first = observe(made).endpoint_identity
     head.next_session = "session_2"

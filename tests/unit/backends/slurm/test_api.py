@@ -1,4 +1,4 @@
-"""The token of a cluster: its end is reported ahead, as a problem and as a metric, and after it has passed."""
+"""The token of a cluster. The time of its end is a metric, before and after the token has expired."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SAME = "as Google's"
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
-    """Return the documents of a regional group, a VM of it and a pod, all without settings."""
+    """Return the documents of a regional group, of its VM and of a pod. No setting is given."""
     spec = MigSpec(project="p", region="us-central1", name="g")
     groups = Groups(world := World(seed=1), [spec])
     mig = groups.mig("p", spec.scope, "g")

@@ -1,4 +1,7 @@
-"""The scenarios that a command plays: a name of the catalogue, a file, one scenario of a file, or two side by side."""
+"""The scenarios that a command plays. An operator names a scenario of the catalogue, a file, or one scenario of a file.
+
+A command can also compare two scenarios.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ PAGE = (ROOT / "docs" / "pressure.md").read_text()
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write a file of one scenario, a file of two, and a file without the ending of scenario files."""
+    """Write three files: one with a scenario, one with two, and one without the ending of scenario files."""
     monkeypatch.chdir(tmp_path)
     for name, content in (("own.yaml", TINY), ("both.yaml", {"own": TINY, "y": TINY}), ("scenario.txt", TINY)):
         Path(name).write_text(yaml.safe_dump(content))

@@ -21,7 +21,7 @@ Open = Callable[[], KubeState]
 
 
 class Site:
-    """A server with a script's way, and the state of as many processes as a test needs."""
+    """A server with the state of one script, and of as many other processes as a test needs."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0

@@ -41,7 +41,7 @@ BROKEN = StateUnreachable("cut")
 
 
 class Played:
-    """A server whose responses and streams are written down, with the time that passes in each stream."""
+    """A server that plays a script of responses and streams. Time passes during each stream."""
 
     namespace, name = "hf", "https://played"
 

@@ -214,7 +214,8 @@ def test_a_command_takes_a_lease_that_was_not_renewed_for_long(world: World) -> 
 
 
 def test_of_two_loops_that_start_at_once_exactly_one_acquires(world: World) -> None:
-    """Both have read the Lease before either writes it, when it is missing and when it is empty."""
+    """Both loops read the Lease before either writes it. The Lease is missing at first, and empty in the second round.
+    """
     for _ in range(2):
         first_api, second_api = world.client(), world.client()
         first, second = world.turn(first_api), world.turn(second_api)
@@ -410,7 +411,7 @@ def test_annotations_and_fields_are_those_of_the_design(world: World) -> None:
 
 
 class Candidate:
-    """A process that is paused, cut off, and answered late, with a clock of its own speed."""
+    """A process with a clock of its own speed. It is paused, cut off, and answered late."""
 
     def __init__(self, trial: Trial, speed: float) -> None:
         self.trial, self.speed = trial, speed

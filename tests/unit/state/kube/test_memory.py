@@ -102,7 +102,7 @@ FAULTS: dict[str, Callable[[Call], int | None]] = {
 
 
 class Run:
-    """A loop that writes memory, dies and starts again, and the memories that a reader may find."""
+    """A loop that writes memory, dies and starts again. ``possible``: the memories that a reader may find."""
 
     def __init__(self, fault: str, *, after: bool, at: int) -> None:
         self.server = make_server()

@@ -1,4 +1,4 @@
-"""The simulator's audit log entries and operations beside real ones, field by field, and the faults of entries."""
+"""The simulator's audit log entries and operations, compared with real ones field by field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Label and field selectors of the embedded Kubernetes API, read as a real API server reads them."""
+"""Label and field selectors of the embedded Kubernetes API. A real API server reads them in the same way."""
 
 from __future__ import annotations
 
