@@ -44,7 +44,9 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def verified(tree: Path, name: str, text: str) -> str:
-    """Return systemd's findings about one of our units. ``tree`` gets stand-ins for the programs that the unit starts.
+    """Return systemd's findings about one of our units.
+
+    ``tree`` gets stand-ins for the programs that the unit starts.
     """
     for program in ("opt/provisioner/bin/provisioner", "bin/kill", "bin/sh"):
         file = tree / program

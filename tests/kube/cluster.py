@@ -167,8 +167,9 @@ class Cluster:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Write the files that the programs need: a key with its certificate, a user's token, a kubeconfig and
-        settings.
+        """Write the files that the programs need.
+
+        They are a key with its certificate, a user's token, a kubeconfig and settings.
         """
         request = (
             "openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
@@ -257,7 +258,9 @@ class Cluster:
         )
 
     def _start(self, program: str, *arguments: str) -> None:
-        """Start a program that dies with this process. Ctrl-C does not reach the program, because the cluster ends it.
+        """Start a program that dies with this process.
+
+        Ctrl-C does not reach the program, because the cluster ends it.
         """
         with (self.directory / f"{program}.log").open("ab") as log:
             self._processes[program] = subprocess.Popen(

@@ -185,7 +185,7 @@ def _structural(schema: Any) -> Any:
 
 
 class LoopPod:
-    """The pod of the Deployment as a process: command, environment, user, mounts, read-only root, and its account.
+    """The pod of the Deployment as a process: command, environment, user, mounts, read-only root, and account.
 
     A context manager that ends the process. The process has its own mount namespace, so it finds the pod's paths.
     """

@@ -187,7 +187,7 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_is_harmless(s
 def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preempted(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
-    """The pods do not ask for Spot. Only the node's label shows it, to an account that may see nodes.
+    """The pods do not ask for Spot. Only the node's label shows Spot, and only to an account that may see nodes.
 
     The server gives up the pods of a missing node after most of a minute.
     """

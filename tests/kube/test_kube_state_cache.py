@@ -50,8 +50,9 @@ class Leases:
         return ["watch" if call.watches else "list" for call in calls]
 
     def steps_from(self, version: str) -> list[str]:
-        """Return the calls of a cache that lists and then continues from ``version``. Check that it is current at the
-        end.
+        """Return the calls of a cache that lists and then continues from ``version``.
+
+        Check that it is current at the end.
         """
         self.cache.stop_following()
         before, cache = len(self.calls()), ObjectCache(self._server, self.path)

@@ -1,5 +1,6 @@
-"""The loop's Lease and the caches on a real API server. The loops are real processes that are killed, stopped or cut
-off.
+"""The loop's Lease and the caches on a real API server.
+
+The loops are real processes that are killed, stopped or cut off.
 """
 
 from __future__ import annotations

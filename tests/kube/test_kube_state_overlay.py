@@ -31,8 +31,9 @@ SCRIPTS = "hostfactory-scripts"
 
 @pytest.fixture
 def manifests(kit: Kit, any_cluster: Cluster, tmp_path: Path) -> Iterator[list[Manifest]]:
-    """Yield the applied overlay ``kind`` with the state in the API. The provider config has the keys that the page
-    names.
+    """Yield the applied overlay ``kind`` with the state in the API.
+
+    The provider config has the keys that the page names.
     """
     made = [one for one in built("overlays/kind", IN_API) if one["kind"] != "CustomResourceDefinition"]
     files = only(made, "ConfigMap")["data"]

@@ -1,8 +1,7 @@
 """Install Ray for tests, once per machine, and print its Python: ``python -m tests.ray.build``.
 
-Ray gets its own environment, in a cache directory whose name contains the versions of Ray and Python. The installation
-takes a minute and several hundred megabytes. If TEST_RAY names the Python of an environment with Ray, the tests use
-that Python.
+Ray gets its own environment, in a cache directory for each version of Ray and Python. The installation takes a minute
+and several hundred megabytes. If TEST_RAY names the Python of an environment with Ray, the tests use that Python.
 """
 
 from __future__ import annotations

@@ -93,10 +93,11 @@ class Head:
         return [job for job in json.loads(self.call("GET", "")) if job["submission_id"]]
 
     def clear(self, name: str = "") -> None:
-        """Stop the job of this name, or all jobs, and delete the records. The names can then be used again.
+        """Stop the job of this name, or all jobs, and delete the records.
 
-        A stop has no effect before the job's supervisor exists, so it is repeated. A record stays for seconds, because
-        Ray checks each job once a second. Otherwise Ray could fail the next job of the name for the first job's end.
+        The names can then be used again. A stop has no effect before the job's supervisor exists, so it is repeated. A
+        record stays for seconds, because Ray checks each job once a second. Otherwise Ray could fail the next job of
+        the name for the first job's end.
         """
         until(lambda: self._is_cleared(name), 120.0, every=0.2, what="no job is left")
 

@@ -1,4 +1,4 @@
-"""The page about the ends of machines names each field of a group and of its template's scheduling."""
+"""The page about the ends of machines names all fields of groups and of their templates' scheduling."""
 
 from __future__ import annotations
 

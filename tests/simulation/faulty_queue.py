@@ -154,8 +154,9 @@ class Queue:
         return number
 
     def submit_late(self, name: str, mark: str, after: float) -> None:
-        """Make a job after the call for it has ended. The call ends in ``after`` seconds, and the job may take LATE
-        more.
+        """Make a job after the call for it has ended.
+
+        The call ends in ``after`` seconds, and the job may take LATE more.
         """
         self.world.after(after + self._chance.uniform(0.0, LATE), lambda: self.submit(name, mark) and None)
 

@@ -281,7 +281,9 @@ class Judge:
 
     @property
     def _answers_were_lost(self) -> bool:
-        """Return True if memory and status, which have the reported answers, were lost. HF then gets a rebuilt answer.
+        """Return True if memory and status, which have the reported answers, were lost.
+
+        HF then gets a rebuilt answer.
         """
         return {"memory", "status"} <= self._lost
 
@@ -613,7 +615,9 @@ def _reachable(before: Verdict, after: Verdict) -> bool:
 
 
 def _results(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the status in an answer, and each machine's name with its result. Leave out other facts about the machine.
+    """Return the status in an answer, and each machine's name with its result.
+
+    Leave out other facts about the machine.
     """
     entry = json.loads(text)
     return entry["status"], [(machine["name"], machine["result"]) for machine in entry["machines"]]

@@ -659,8 +659,9 @@ class Simulation:
             self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:
-        """Call getReturnRequests with all hosts that HF believes it has. Let HF return the machines that the script
-        names.
+        """Call getReturnRequests with all hosts that HF believes it has.
+
+        Let HF return the machines that the script names.
         """
         hosts = sorted(self.judge.hosts())
         try:

@@ -1,4 +1,4 @@
-"""Pods that a policy of the cluster changes when they are made, and machines that lose our labels."""
+"""Pods that a policy of the cluster changes, and machines that lose our labels."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def altered(chance: random.Random) -> dict[str, object]:
 
 
 def play(sim: Simulation, chance: random.Random) -> None:
-    """Let HF request machines in a random run. Policies change, machines lose labels, calls are lost, and the loop
-    dies.
+    """Let HF request machines in a random run.
+
+    Policies change, machines lose labels, calls are lost, and the loop dies.
     """
     for _ in range(14):
         match chance.randrange(8):

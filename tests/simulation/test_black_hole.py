@@ -96,7 +96,7 @@ def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(hours: f
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [0.1, 3.0])
 def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
-    """A recovery takes at most a pause of half an hour, the time that a probe must live, and a few rounds."""
+    """A recovery takes at most half an hour's pause, a probe's minutes, and a few rounds."""
     dies = {"at_minutes": 0.0, "for_minutes": 60 * hours, "change": HOLE}
     hole = Hole(hours + (1800.0 + EARLY + 600.0) / HOUR, dies, a={})
     assert any(window.early_loss for window in hole.windows)

@@ -151,7 +151,7 @@ def test_a_mass_loss_waits_for_its_second_observation_as_long_as_ever(site: Site
 
 @JUMPS
 def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: Site, jump: float) -> None:
-    """Set the clock of HF's host between the call of a script and the loop's reading, and restart the loop."""
+    """Set the clock of HF's host between a script's call and the loop's reading. Then restart the loop."""
     id_ = site.request(2, skew=site.host.wall - site.clock.time + jump)
     site.run(BOOT / 2)
     site.restarted()

@@ -96,8 +96,9 @@ class Scripts(HostFactory):
         self.zeros = {template for template, number in (numbers or {}).items() if not number}
 
     def _call(self, name: str, do: Callable[[], Any]) -> Any:
-        """Make a call. The service may die before or after the call. The script may fail before or after it has
-        recorded.
+        """Make a call.
+
+        The service may die before or after the call. The script may fail before or after it has recorded.
         """
         self.fuse.burn(f"before {name}")
         luck = self._chance.random() if self._world.now < STORM_SECONDS else 1.0

@@ -107,8 +107,8 @@ def serve(jobs: Sequence[Job], made: list[Queue], decide: Callable[[Stage], Kind
 def compare(name: str) -> Mapping[str, tuple[float, float]]:
     """Return the measures of demand and of PRP, by name.
 
-    The measures are the longest wait (s) of nine in ten jobs, the end of the last job (h), idle machine-hours, and
-    machines made. The run uses no chance, so one seed is enough.
+    The measures are machines made, idle machine-hours, the hours until the last job ends, and the longest wait (s) of
+    nine in ten jobs. The run uses no chance, so one seed is enough.
     """
     scenario = scenarios({"q": {"about": name, "hours": 18, "pools": {"a": {}}, "demand": [{"machines": 1}]}}, "q")["q"]
     columns = []

@@ -142,8 +142,9 @@ class EventRun:
         return sorted(self.sim.machines())
 
     def trouble(self) -> None:
-        """Make trouble. Lists lag, machines are preempted, stopped, deleted or recreated, and stock is missing for a
-        while.
+        """Make trouble.
+
+        Lists lag, machines are preempted, stopped, deleted or recreated, and stock is missing for a while.
         """
         sim = self.sim
         first = sim.request("spot", 12)

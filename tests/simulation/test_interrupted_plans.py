@@ -1,4 +1,4 @@
-"""Interrupted plans. The loop dies after some of a plan's actions and starts anew, and the wanted machines then run.
+"""Interrupted plans. The loop dies after some of a plan's actions and starts anew. The wanted machines then run.
 
 The law is "recorded before acted". Each number of completed actions is a run of its own.
 """

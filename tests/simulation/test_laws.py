@@ -98,7 +98,9 @@ class Laws(SimulationMachine):
 
     @rule(data=st.data(), returns=st.booleans(), cycles=st.integers(1, 3))
     def hf_polls_slowly(self, data: st.DataObject, returns: bool, cycles: int) -> None:
-        """Poll slowly. Between reading and settling a terminal answer, HF may return a machine, and the loop goes on.
+        """Poll slowly.
+
+        Between reading and settling a terminal answer, HF may return a machine, and the loop goes on.
         """
         id_ = data.draw(st.sampled_from(sorted(self.sim.requests) + sorted(self.sim.returns)))
         names = sorted(self.sim.requests[id_].listed - set(self.sim.returned)) if id_ in self.sim.requests else []

@@ -1,7 +1,7 @@
-"""An old copy of intent.json is restored without its lock file, after nearly all other files were lost.
+"""An old copy of intent.json is restored without its lock file. Nearly all other files were lost before.
 
-The loop recognises the copy as old. If no file proves the copy's age, the loop deletes no machine of HostFactory before
-an operator has checked.
+The loop recognises the copy as old. If no file proves its age, the loop deletes no machine of HostFactory. An operator
+has to check first.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Switch = Callable[[pytest.MonkeyPatch], None]
 
 
 class Rule(NamedTuple):
-    """A rule, a scenario that shows its effect, and the measure's highest value while the rule is in force."""
+    """A rule, a scenario that shows its effect, and the measure's highest value with the rule."""
 
     scenario: str
     measure: str

@@ -1,4 +1,4 @@
-"""A search for a scenario that breaks a law, or whose wanted machines never run after the trouble.
+"""A search for a scenario that breaks a law, or whose machines never run after the trouble.
 
 A failure prints the smallest such scenario as YAML. ``provisioner simulate FILE --seeds 1`` plays it again.
 """
@@ -111,7 +111,7 @@ def test_everything_that_can_happen_is_searched() -> None:
 
 
 class Theme(NamedTuple):
-    """A law that is broken on purpose, the events and settings that show the breach, and the laws that then fail."""
+    """A law that is broken on purpose. ``laws`` fail then, and ``events`` and ``pool`` help to show it."""
 
     broken: Callable[[], Break]
     laws: str

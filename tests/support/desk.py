@@ -1,4 +1,6 @@
-"""The state that a loop leaves after planning, as values or in a state directory, and the output of commands about it.
+"""The state that a loop leaves after planning, and the output of commands about this state.
+
+The state is given as values or in a state directory.
 """
 
 from __future__ import annotations

@@ -39,8 +39,9 @@ def build(source: Path, wheels: Path) -> Path:
 
 
 def environment(directory: Path, wheels: Collection[Path], extras: Collection[str] = ()) -> Path:
-    """Return a virtual environment with the wheels, and with all packages that our distribution and these extras
-    require.
+    """Return a virtual environment with the wheels.
+
+    It also has all packages that our distribution and these extras require.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     _pip("--python", directory / "bin" / "python", "install", *OFFLINE, *wheels)

@@ -27,8 +27,9 @@ class StandIn:
         return [classad2.ClassAd({"Name": name, "MyAddress": name}) for name in self.pool["schedds"]]
 
     def query(self, *arguments: Any, projection: Any = (), opts: Any = None) -> list[Any]:
-        """Respond as a schedd does (``command_query_job_ads`` in schedd.cpp). Without ``opts``, respond as the central
-        manager.
+        """Respond as a schedd does (``command_query_job_ads`` in schedd.cpp).
+
+        Without ``opts``, respond as the central manager.
         """
         if opts is None:
             _, constraint, projection = arguments

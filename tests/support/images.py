@@ -1,4 +1,6 @@
-"""The container image under test, a base and servers for its build, and a container that runs like a pod's container.
+"""The container image under test, with a base and servers for its build.
+
+A container of the image runs like a pod's container.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ SPECS = {R1: SPEC, RET: {"provisioner": "p", "names": ["a"], "created": 1}}
 
 
 def ends(path: str) -> list[Step]:
-    """Return the steps of a request's or return request's life, and a step that breaks each of its rules."""
+    """Return the steps of a request's or return request's life. For each of its rules, a step breaks the rule."""
     spec = "422 spec"
     return [
         post(path, SPECS[path], "201"),
@@ -313,7 +313,9 @@ def plain(document: Any) -> Any:
 
 
 def pages(server: ApiServer, resource: str) -> Iterator[list[str]]:
-    """Read a list in pages of two objects. Yield for each page its objects' names and the number of objects after it.
+    """Read a list in pages of two objects.
+
+    Yield for each page its objects' names and the number of objects after it.
     """
     query = "limit=2"
     while query:

@@ -173,8 +173,9 @@ class ObjectServer:
             self.cut_watches()
 
     def forget_events(self) -> None:
-        """Forget all changes so far. A watch or page that continues from an older version then gets the error "too
-        old".
+        """Forget all changes so far.
+
+        A watch or page that continues from an older version then gets the error "too old".
         """
         with self.changed:
             self.events, self._forgotten = [], self.version

@@ -51,7 +51,9 @@ def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str
 
 
 def settings(**environment: str) -> dict[str, str]:
-    """Return the settings of the machine's scripts. A shell computes them from the scripts' library and an environment.
+    """Return the settings of the machine's scripts.
+
+    A shell computes them from the scripts' library and an environment.
     """
     read = '. "$0"; for name in ${!HF_@}; do printf "%s=%s\\n" "$name" "${!name}"; done'
     given = {"PATH": os.environ["PATH"], **environment}
@@ -153,10 +155,9 @@ class Machine:
         return process
 
     def is_ready_as(self, spec: dict[str, Any]) -> bool:
-        """Return True if a pod's probe succeeds after the entry point has joined with the environment of the pod's
-        spec.
+        """Return True if a pod's probe succeeds after the entry point has joined.
 
-        The ready file of both is in a directory of the test.
+        Both use the environment of the pod's spec. Their ready file is in a directory of the test.
         """
         (container,) = spec["containers"]
         (*words, probed) = container["readinessProbe"]["exec"]["command"]

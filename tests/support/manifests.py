@@ -89,8 +89,9 @@ def built_text(overlay: str, *components: str) -> str:
 
 
 def as_its_comments_offer() -> list[Manifest]:
-    """Return the GKE overlay of a site that uncomments its components, except the component that keeps the state in the
-    API.
+    """Return the GKE overlay of a site that uncomments its components.
+
+    The component that keeps the state in the API stays a comment.
     """
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")

@@ -1,8 +1,8 @@
-"""Add checks to each of our processes: the tests' own process and each process that a test starts.
+"""Add checks to each of our processes, also to processes that a test starts.
 
-The checks watch the responses of a simulated Compute API, the switches in effect, and our clients' calls. They start
-with the process (``conftest.py``, ``every_process/sitecustomize.py``). They cost time only after the process imports
-the simulator or a client.
+The checks watch a simulated Compute API's responses, the switches in effect, and our clients' calls. They start with
+the process (``conftest.py``, ``every_process/sitecustomize.py``). They cost time only after the process imports the
+simulator or a client.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ class Policies:
     namespaces: Mapping[str, Labels]
 
     def allow(self, source: Pod | Host, target: Pod | Host, port: int, protocol: str = "TCP") -> bool:
-        """Return True if the policies allow a connection at both ends: egress at ``source`` and ingress at ``target``.
+        """Return True if the policies allow a connection at both ends.
+
+        The ends are egress at ``source`` and ingress at ``target``.
         """
         return self._passes("egress", source, target, target, port, protocol) and self._passes(
             "ingress", target, source, target, port, protocol

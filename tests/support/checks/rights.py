@@ -1,8 +1,8 @@
 """The right that each of our calls needs, and the rights that ``deploy/`` gives.
 
-The rights are roles of Google Cloud and RBAC of Kubernetes. A call is one line, such as ``instanceGroupManagers.get``
-for Compute, verb and resource for Kubernetes, or the path of a Pub/Sub method. This module imports no cloud client,
-because each test's processes import it.
+The rights are roles of Google Cloud and RBAC of Kubernetes. A call is one line: a method of Compute such as
+``instanceGroupManagers.get``, verb and resource of Kubernetes, or the path of a Pub/Sub method. This module imports no
+cloud client, because each test's processes import it.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def copied(directory: Path) -> Path:
 
 
 def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
-    """Return an initialized copy of a whole module, and the file of Terraform's settings. The provider is our plug-in.
+    """Return an initialized copy of a whole module, and the file of Terraform's settings.
+
+    The provider is our plug-in.
     """
     copy, mirror, settings = directory / "terraform", directory / "mirror", directory / "terraformrc"
     shutil.copytree(module, copy)

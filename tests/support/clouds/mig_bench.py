@@ -126,7 +126,9 @@ def failures(outcomes: Sequence[Outcome]) -> list[ErrorClass]:
 
 
 class OddServer:
-    """Server that answers each request with status 200 and the same body. It waits ``pause`` seconds before each byte.
+    """Server that answers each request with status 200 and the same body.
+
+    It waits ``pause`` seconds before each byte.
     """
 
     def __init__(self, body: bytes, pause: float = 0.0) -> None:

@@ -275,7 +275,9 @@ class VirtualSite:
         return {machine["name"]: machine["phase"] for machine in self.cloud.state()["machines"]}
 
     def mutations(self) -> dict[str, int]:
-        """Return the number of calls of each mutating method, with zones and regions together, as ``GET state`` does.
+        """Return the number of calls of each mutating method, as ``GET state`` does.
+
+        Calls for zones and regions count together.
         """
         calls: dict[str, int] = {}
         for method, count in self.world.calls.items():

@@ -1,4 +1,4 @@
-"""Texts that each reader of a YAML file must refuse quickly, and a function that changes documents by chance."""
+"""Texts that each reader of a YAML file must refuse quickly, and random changes of documents."""
 
 from __future__ import annotations
 

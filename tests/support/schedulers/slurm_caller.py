@@ -1,8 +1,8 @@
-"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud. slurmctld calls our programs, as HostFactory
-does.
+"""A real slurmctld whose CLOUD nodes are machines of the embedded cloud.
 
-Each running machine of the cloud starts a slurmd, like a site's start-up script does. All slurmds listen on this host.
-So the programs' scontrol turns the cloud's addresses (10.…) into this host's (127.…), and back.
+slurmctld calls our programs, as HostFactory does. Each running machine of the cloud starts a slurmd, like a site's
+start-up script does. All slurmds listen on this host. So the programs' scontrol turns the cloud's addresses (10.…) into
+this host's (127.…), and back.
 """
 
 from __future__ import annotations

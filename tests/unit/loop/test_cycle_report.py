@@ -226,8 +226,9 @@ def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench
 
 
 def test_a_return_whose_id_was_never_printed_is_carried_out_and_its_repetition_ends_at_once(bench: Bench) -> None:
-    """The script was killed after recording the return, before printing its id. So HostFactory returns the machine
-    again.
+    """The script was killed after recording the return, before printing its id.
+
+    So HostFactory returns the machine again.
     """
     bench.succeed(2)
     kept, given = sorted(bench.place.machines)

@@ -1,4 +1,4 @@
-"""The budget holds creates back: each hour like a cap, and until the month's end once it is spent.
+"""The budget holds creates back. It works by the hour like a cap, and by the month once it is spent.
 
 The budget deletes no machine.
 """

@@ -1,5 +1,6 @@
-"""Deadlines of machines that do not run, and the reasons of their failures. Most tests are about a request's last
-machine.
+"""Deadlines of machines that do not run, and the reasons of their failures.
+
+Most tests are about a request's last machine.
 """
 
 from __future__ import annotations

@@ -580,7 +580,9 @@ class Gaps(list[Tries]):
 
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """An altered intent may have ten thousand requests of a hundred thousand machines. They do not slow a cycle down.
+    """An altered intent may have ten thousand requests of a hundred thousand machines.
+
+    They do not slow a cycle down.
     """
     monkeypatch.setattr(machine_requests, "find_missing_tries", lambda record: Gaps(find_missing_tries(record)))
     few = limits(pool("a", initial_window=4), maximum=4)

@@ -1,4 +1,4 @@
-"""Tries of a wanted machine: failures that use up a try, the end of all tries, and the answer to HF."""
+"""Tries of a wanted machine. Some failures use up a try. After the last try, HF gets an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An observation that lacks many machines at once. The loop distrusts the pool until a second observation confirms it.
+"""An observation that lacks many machines at once.
+
+The loop distrusts the pool until a second observation confirms it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ LOST = {Verdict.LOST: 10}
 
 
 def grid(count: int = 10, verdict: Verdict = Verdict.SUCCEEDED, **changes: object) -> Memory:
-    """Return a memory with a request of ``count`` running machines. By default, the request has ended and HF has them.
+    """Return a memory with a request of ``count`` running machines.
+
+    By default, the request has ended and HF has them.
     """
     ended = RequestStatus.COMPLETE if verdict is Verdict.SUCCEEDED else None
     slots = [running(number, verdict, **changes) for number in range(count)]

@@ -188,8 +188,9 @@ def test_operators_are_asked_to_check_the_place() -> None:
 
 
 def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
-    """After the release, the machines are reported as lost, also across a restart. The other endpoint's machines are
-    orphans.
+    """After the release, the machines are reported as lost, also across a restart.
+
+    The other endpoint's machines are orphans.
     """
     bench = Bench(tmp_path)
     bench.succeed(12)

@@ -88,8 +88,9 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
-    """The owner dies while a writer prepares its file. Just before the rename, the writer checks again that the owner
-    waits.
+    """The owner dies while a writer prepares its file.
+
+    Just before the rename, the writer checks again that the owner waits.
     """
     owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)

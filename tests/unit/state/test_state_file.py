@@ -364,7 +364,7 @@ RENAME = atomic._rename
 def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: bool) -> bool:
     """Let a script add a request beside a writer, and return True if the script succeeds.
 
-    Raises AssertionError if the file has the request of a failed script, or lacks that of a successful script.
+    Raises AssertionError if the file has a failed script's request, or lacks a successful script's request.
     """
     state, id_ = StateDir(directory), new_ids.new_id()
     writer = Writer(directory, slowly=slowly)

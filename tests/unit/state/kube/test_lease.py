@@ -214,7 +214,9 @@ def test_a_command_takes_a_lease_that_was_not_renewed_for_long(world: World) -> 
 
 
 def test_of_two_loops_that_start_at_once_exactly_one_acquires(world: World) -> None:
-    """Both loops read the Lease before either writes it. The Lease is missing at first, and empty in the second round.
+    """Both loops read the Lease before either writes it.
+
+    The Lease is missing at first, and empty in the second round.
     """
     for _ in range(2):
         first_api, second_api = world.client(), world.client()
