@@ -27,7 +27,7 @@ PROGRESS_SECONDS = 15.0
 
 
 class BuildError(Exception):
-    """A cluster cannot be built; the text is one line for the operator."""
+    """The reason why a cluster cannot be built, as one line for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Module:
     """Go package of each program."""
 
     def version(self) -> str:
-        """The version that go.mod fixes, such as v1.34.3."""
+        """Return the version that go.mod fixes, such as v1.34.3."""
         text = (self.directory / "go.mod").read_text()
         match = re.search(rf"^\s*{re.escape(self.source)} (v\S+)", text, re.MULTILINE)
         if match is None:
@@ -51,7 +51,10 @@ class Module:
         return match[1]
 
     def linker_flags(self) -> str:
-        """No debug information; Kubernetes learns its own version here, and calls itself v0.0.0 without."""
+        """Return linker flags that leave out debug information.
+
+        Kubernetes gets its version by these flags. Without them it reports v0.0.0.
+        """
         if self.source != "k8s.io/kubernetes":
             return "-s -w"
         major, minor, _ = self.version().removeprefix("v").split(".", 2)
@@ -85,12 +88,12 @@ KUSTOMIZE = Module(
 
 
 def missing(directory: Path) -> list[str]:
-    """The programs that a directory lacks."""
+    """Return the programs that a directory lacks."""
     return [program for program in PROGRAMS if not os.access(directory / program, os.X_OK)]
 
 
 def assets(environment: Mapping[str, str]) -> Path:
-    """The directory with all programs, built now if need be. Raises BuildError."""
+    """Return the directory with all programs. Build it if it is missing. Raises BuildError."""
     given = environment.get("KUBEBUILDER_ASSETS")
     if given:
         if lacking := missing(Path(given)):
@@ -100,19 +103,19 @@ def assets(environment: Mapping[str, str]) -> Path:
 
 
 def kustomize(environment: Mapping[str, str]) -> Path:
-    """The program kustomize, built now if need be. Raises BuildError."""
+    """Return the program kustomize. Build it if it is missing. Raises BuildError."""
     return _built((KUSTOMIZE,), environment) / "kustomize"
 
 
 def _built(modules: Sequence[Module], environment: Mapping[str, str]) -> Path:
-    """The directory with what is built from these modules."""
+    """Return the directory of the programs that are built from these modules."""
     directory = cache_directory(modules, environment)
     once(directory, lambda aside: _build_all(modules, aside))
     return directory
 
 
 def once(directory: Path, build: Callable[[Path], None]) -> None:
-    """Let ``build`` fill a directory unless it is there: it appears only once it is complete."""
+    """Let ``build`` fill a directory if it does not exist. The directory appears only once it is complete."""
     if directory.is_dir():
         return
     with _lock(directory):
@@ -162,7 +165,7 @@ def _build_all(modules: Sequence[Module], directory: Path) -> None:
 
 
 def _build(module: Module, directory: Path) -> None:
-    """Build the programs of one module. ``go build -v`` names each package that it compiles, which is our progress."""
+    """Build the programs of one module. ``go build -v`` names each compiled package, which shows the progress."""
     packages = list(module.packages.values())
     listed = subprocess.run(
         ["go", "list", "-mod=readonly", "-deps", *packages], cwd=module.directory, stdout=subprocess.PIPE, check=False
@@ -192,7 +195,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Print the directory, or where kustomize is."""
+    """Print the directory of the programs, or the path of kustomize."""
     try:
         print(kustomize(os.environ) if sys.argv[1:] == ["kustomize"] else assets(os.environ))
     except BuildError as error:

@@ -35,7 +35,7 @@ NODE_CAPACITY = {"cpu": "1000", "memory": "4Ti", "pods": "400", "ephemeral-stora
 
 
 class GivenCluster:
-    """The cluster that a kubeconfig names: its processes are not ours, so it cannot be stopped."""
+    """The cluster that a kubeconfig names. Its processes are not ours, so tests cannot stop it."""
 
     owned = False
 
@@ -96,11 +96,11 @@ class Cluster:
     # --- what may happen to a cluster ---------------------------------------------------------------------------------
 
     def stop_server(self) -> None:
-        """Kill the API server; everything else runs on."""
+        """Kill the API server. The other processes run on."""
         self._end("kube-apiserver")
 
     def start_server(self) -> None:
-        """Start the API server again, on the same port, with the same data; returns once it serves."""
+        """Start the API server again, on the same port and with the same data. Return once it serves."""
         self._start_server()
         self._until_ready()
         # Left alone they would wait up to a minute before they try again, and every test after this with them.
@@ -111,14 +111,14 @@ class Cluster:
         self._start_controllers()
 
     def copy_data(self) -> Path:
-        """Copy the data of etcd, which stops meanwhile; return the copy's directory."""
+        """Copy the data of etcd, and return the copy's directory. etcd stops meanwhile."""
         copy = self.directory / f"etcd-{secrets.token_hex(4)}"
         with self._stopped_etcd():
             shutil.copytree(self.directory / "etcd", copy)
         return copy
 
     def restore_data(self, copy: Path) -> None:
-        """Bring etcd back from a copy, as an operator does: all that was written since then is lost."""
+        """Bring etcd back from a copy, as an operator does. All later writes are lost."""
         with self._stopped_etcd():
             shutil.rmtree(self.directory / "etcd")
             shutil.copytree(copy, self.directory / "etcd")
@@ -134,7 +134,7 @@ class Cluster:
     def add_node(
         self, name: str, *, taint: str = "", capacity: Mapping[str, str] = NODE_CAPACITY, **labels: str
     ) -> None:
-        """A node that kwok plays; with a ``taint`` only pods that tolerate its key are scheduled there."""
+        """Add a node that kwok plays. With a ``taint``, it runs only pods that tolerate the taint's key."""
         taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
         self.admin.create(
             "/api/v1/nodes",
@@ -152,15 +152,15 @@ class Cluster:
         )
 
     def remove_node(self, name: str) -> None:
-        """Delete a node's object, as a cloud does whose machine is gone."""
+        """Delete a node's object, as a cloud does after it deleted the node's machine."""
         self.admin.delete(f"/api/v1/nodes/{name}")
 
     def expel(self, name: str, taint: str) -> None:
-        """Taint a node so that pods that do not tolerate it have to leave."""
+        """Taint a node, so that pods without a toleration have to leave."""
         self.admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": [{"key": taint, "effect": "NoExecute"}]}})
 
     def ready_nodes(self) -> list[str]:
-        """The names of those that any pod may run on."""
+        """Return the names of the ready nodes that any pod may run on."""
         nodes = self.admin.get("/api/v1/nodes")["items"]
         return [node["metadata"]["name"] for node in nodes if _is_ready(node) and not node["spec"].get("taints")]
 
@@ -296,7 +296,7 @@ class Cluster:
 
 
 def kubeconfig(server: str, token: str, *, ca: Path | None = None, namespace: str = "default") -> dict[str, Any]:
-    """The document of a kubeconfig for one user."""
+    """Return a kubeconfig for one user."""
     cluster = {"server": server} | ({"certificate-authority": str(ca)} if ca else {})
     return {
         "apiVersion": "v1",
@@ -314,5 +314,5 @@ def _is_ready(node: dict[str, Any]) -> bool:
 
 
 def _die_with_parent() -> None:
-    """Linux: SIGKILL when the thread that started this process ends, however it ends."""
+    """Let Linux kill this process when the thread that started it ends for any reason."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

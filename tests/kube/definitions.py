@@ -58,7 +58,7 @@ SOURCES = (
 
 @cache
 def published() -> Mapping[str, Manifest]:
-    """Each definition by its kind; none where there is no Go."""
+    """Return each published definition by its kind; empty without Go."""
     return {one["spec"]["names"]["kind"]: one for one in _definitions()} if shutil.which("go") else {}
 
 
@@ -70,7 +70,7 @@ def _definitions() -> Iterator[Manifest]:
 
 
 def _downloaded(source: Source) -> Path:
-    """The module in Go's own cache."""
+    """Return the directory of the module in Go's own cache."""
     with tempfile.TemporaryDirectory() as nowhere:  # in a module's directory its go.mod would have a say
         command = ["go", "mod", "download", "-json", source.module]
         done = subprocess.run(command, cwd=nowhere, capture_output=True, text=True, check=False, timeout=300 * PATIENCE)

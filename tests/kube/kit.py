@@ -54,7 +54,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Kit:
-    """Manifests for one API server, as its administrator applies them."""
+    """Manifests for one API server. An administrator's account applies them."""
 
     def __init__(self, admin: Client) -> None:
         self.admin = admin
@@ -62,7 +62,10 @@ class Kit:
         self._applied: dict[str, Manifest] = {}
 
     def define(self) -> None:
-        """Teach the server the kinds that we have schemas of: by their own definitions, where those are published."""
+        """Teach the server all kinds that we have schemas of.
+
+        Published definitions replace definitions made from our schemas.
+        """
         own = {kind: _definition(version, kind, schema) for (version, kind), schema in schemas().items()}
         definitions = {**own, **published()}
         for definition in definitions.values():
@@ -71,7 +74,7 @@ class Kit:
         until(lambda: all(is_established(self.admin, path) for path in served), 60, what="the server serves our kinds")
 
     def apply(self, manifest: Manifest, *, trial: bool = False) -> Manifest:
-        """Apply on the server's side, where each unknown field is refused; a trial changes nothing."""
+        """Apply a manifest on the server's side. The server refuses unknown fields. A ``trial`` changes nothing."""
         query = {"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"}
         trying = {"dryRun": "All"} if trial else {}
         path = self.path_of(manifest)
@@ -81,7 +84,7 @@ class Kit:
 
     @contextmanager
     def deploying(self, manifests: Sequence[Manifest]) -> Iterator[None]:
-        """The manifests, applied, with a volume for each claim that names none. All that is applied goes at the end."""
+        """Apply the manifests, and make a volume for each claim that names none. Delete all of them at the end."""
         before = set(self._applied)
         try:
             for manifest in manifests:
@@ -136,7 +139,7 @@ def define_state_kinds(admin: Client) -> list[str]:
 
 
 def _volume(claim: Manifest) -> Manifest:
-    """A volume that the claim takes, in the place of one that a class would make."""
+    """Return a volume for the claim, in place of a volume that a storage class would make."""
     spec = {
         "capacity": claim["spec"]["resources"]["requests"],
         "accessModes": claim["spec"]["accessModes"],
@@ -156,7 +159,7 @@ def _plural(kind: str) -> str:
 
 
 def _definition(version: str, kind: str, schema: Manifest) -> Manifest:
-    """The definition of a kind, from our schema of it."""
+    """Return the definition of a kind, made from our schema of the kind."""
     group, _, number = version.partition("/")
     scope = "Namespaced" if "namespace" in schema["properties"]["metadata"]["properties"] else "Cluster"
     plain = {key: value for key, value in schema.items() if not key.startswith("$")}
@@ -174,7 +177,10 @@ def _definition(version: str, kind: str, schema: Manifest) -> Manifest:
 
 
 def _structural(schema: Any) -> Any:
-    """A schema as the server takes it: it allows no unknown field anyway, and either-or has a word of its own."""
+    """Return a schema in the form that the server accepts.
+
+    The server needs no ban of unknown fields, and has its own word for int-or-string.
+    """
     if isinstance(schema, list):
         return [_structural(one) for one in schema]
     if not isinstance(schema, dict):
@@ -276,7 +282,7 @@ class LoopPod:
         self._process.wait()
 
     def mount(self, configuration: Manifest) -> None:
-        """Give the pod these files as the kubelet does: each a link, and all of them exchanged at once."""
+        """Give the pod these files as the kubelet does. Each file is a link, and all links change at once."""
         self._mounted += 1
         whole = self.conf / f"..{self._mounted}"
         whole.mkdir(parents=True)
@@ -311,18 +317,21 @@ class Inside:
 
     @property
     def container(self) -> Manifest:
-        """The pod's one container."""
+        """Return the pod's only container."""
         (one,) = self.pod["containers"]
         return dict(one)
 
     def environment(self) -> dict[str, str]:
-        """The container's environment, on a path that leads to this program, for whichever user."""
+        """Return the container's environment, with paths that lead any user to this program."""
         own = {entry["name"]: entry["value"] for entry in self.container["env"]}
         program = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}", "PYTHONDONTWRITEBYTECODE": "1"}
         return own | program | {"PATH": "/mnt/bin:/usr/bin:/bin"}
 
     def command(self, *words: str) -> list[str]:
-        """The words as the pod's user runs them, in a mount namespace of their own; skips where there is none."""
+        """Return a command that runs the words as the pod's user, in a mount namespace of its own.
+
+        Skip the test if the host allows no mount namespaces.
+        """
         space = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
         if subprocess.run([*space, "true"], capture_output=True, check=False).returncode:
             pytest.skip("needs mount namespaces (unshare -rm)")
@@ -330,7 +339,7 @@ class Inside:
         return [*space, *alone, "sh", "-ec", self._mounts() + 'exec "$@"', "pod", *self._as_user(), *words]
 
     def _mounts(self) -> str:
-        """Return the kubelet's mounts, as lines of a shell. Everything else is read-only."""
+        """Return lines of shell that make the kubelet's mounts. Everything else is read-only."""
         chosen = [one for one in self.container["volumeMounts"] if one["name"] in self.volumes]
         mounts = {one["mountPath"]: self.volumes[one["name"]] for one in chosen}
         lines = ["mount --make-rprivate /", "mount -t tmpfs -o mode=755 kit /mnt", PROGRAM]
@@ -345,7 +354,10 @@ class Inside:
         return "\n".join([*lines, "mount -o remount,ro,bind /" if read_only else "", ""])
 
     def _as_user(self) -> list[str]:
-        """The pod's user and groups, where we may become them; its group owns each volume that can be given to it."""
+        """Return words that run a command as the pod's user and groups; empty if this user is not root.
+
+        The volumes that are not exported get the pod's group.
+        """
         security = self.pod["securityContext"]
         if os.geteuid():
             return []
@@ -359,7 +371,7 @@ class Inside:
 
 
 def exported(manifests: Sequence[Manifest]) -> set[str]:
-    """The volumes of the loop's pod that an NFS server exports: owners stay there as they are."""
+    """Return the loop's volumes that an NFS server exports. The kubelet does not change the owners of their files."""
     exports = {
         one["metadata"]["name"] for one in manifests if one["kind"] == "PersistentVolume" and "nfs" in one["spec"]
     }

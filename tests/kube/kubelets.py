@@ -53,7 +53,7 @@ FAILING = {
 
 
 def configuration() -> str:
-    """The configuration file of kwok."""
+    """Return the configuration file of kwok."""
     options = {"podPlayStageParallelism": 32, "nodePlayStageParallelism": 4}
     kwok = {"apiVersion": "config.kwok.x-k8s.io/v1alpha1", "kind": "KwokConfiguration", "options": options}
     runs = _begins(_status(Says("Running", RUNS), ready=True), "NotIn", FAILING)
@@ -75,7 +75,10 @@ def _stage(name: str, **spec: object) -> dict[str, Any]:
 
 
 def _begins(status: str, operator: str, kubelets: Iterable[str]) -> dict[str, Any]:
-    """The first thing that a kubelet says of a pod with, or without, these labels."""
+    """Return the stage in which a kubelet first reports a pod.
+
+    ``operator`` and ``kubelets`` select the pods by label.
+    """
     return {
         "selector": _selector(
             (".metadata.deletionTimestamp", "DoesNotExist"),
@@ -99,7 +102,10 @@ def _deletion() -> dict[str, Any]:
 
 
 def _says(status: str) -> dict[str, Any]:
-    """The pod gets this status, unless it changed meanwhile: else kwok may begin a pod twice, with another address."""
+    """Return the step that gives a pod this status, unless the pod has changed meanwhile.
+
+    Otherwise kwok may begin a pod twice, with another address.
+    """
     version = 'metadata: {resourceVersion: "{{ .metadata.resourceVersion }}"}'
     template = f"{version}\nstatus:\n{indent(status, '  ')}"
     return {"patches": [{"subresource": "status", "type": "strategic", "template": template}]}
@@ -119,7 +125,7 @@ def _selector(*rules: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _status(says: Says, *, ready: bool = False) -> str:
-    """A template of a pod's status, with all its containers in one state."""
+    """Return a template of a pod's status, with all containers in one state."""
     holds = "True" if ready else "False"
     reason = "" if ready else ", reason: ContainersNotReady, message: 'containers with unready status: [main]'"
     address = (
@@ -146,7 +152,10 @@ def _status(says: Says, *, ready: bool = False) -> str:
 
 
 def _inits(state: str) -> list[str]:
-    """The init containers: in this state, or else done; those that are always restarted run beside the others."""
+    """Return a template of the init containers in this state; they are done if it is empty.
+
+    Init containers that are always restarted run beside the others.
+    """
     done = "terminated: {exitCode: 0, reason: Completed, finishedAt: '{{ Now }}'}"
     return [
         "{{ if .spec.initContainers }}",

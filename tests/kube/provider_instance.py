@@ -98,7 +98,7 @@ class Grid:
             self.stop()
 
     def start(self) -> Self:
-        """Begin the loop; returns once it has begun to beat."""
+        """Begin the loop. Return once it has written a heartbeat."""
         with (self.logs / "loop.log").open("ab") as log:
             self._loop = loop = subprocess.Popen(
                 [sys.executable, "-m", "provisioner", "run", "--listen", "127.0.0.1:0"],
@@ -113,7 +113,7 @@ class Grid:
 
     @property
     def pid(self) -> int:
-        """The process id of the loop."""
+        """Return the process id of the loop."""
         assert self._loop is not None
         return self._loop.pid
 
@@ -129,7 +129,7 @@ class Grid:
             self._loop = None
 
     def ended(self, id_: str, seconds: float = END_SECONDS) -> dict[str, Any]:
-        """The answer to a request or return once it is terminal."""
+        """Return the answer to a request or return request once it is terminal."""
 
         def entry() -> dict[str, Any] | None:
             answer = self.hf.status(id_)
@@ -140,14 +140,14 @@ class Grid:
         return terminal
 
     def complete(self, count: int, seconds: float = END_SECONDS) -> list[str]:
-        """Ask for machines; their names once all are there."""
+        """Request machines. Return their names once all of them run."""
         answer = self.ended(self.hf.request(TEMPLATE, count), seconds)
         assert answer["status"] == "complete", answer
         assert len(answer["machines"]) == count
         return [machine["name"] for machine in answer["machines"]]
 
     def journal(self) -> list[dict[str, Any]]:
-        """Every action and its outcome, oldest first."""
+        """Return each action with its outcome, the oldest first."""
         file = self.work / "journal.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -158,7 +158,7 @@ class Grid:
         until(lambda: beat.stat().st_mtime > moment, seconds, what="a cycle begins after that moment")
 
     def _tell(self) -> None:
-        """Print both sides' account: what the server holds, what the loop did and said."""
+        """Print the objects that the server holds, and the loop's actions and messages."""
         for pod in self._space.pods():
             metadata, phase = pod["metadata"], pod["status"].get("phase")
             facts = {key: metadata.get(key) for key in ("resourceVersion", "creationTimestamp", "deletionTimestamp")}

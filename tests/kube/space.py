@@ -30,7 +30,7 @@ TOKEN_SECONDS = 7200
 
 
 class Pods:
-    """The pods of a namespace, whoever's, and what others do with them."""
+    """The pods of a namespace, also pods of others, and the acts of others on them."""
 
     def __init__(self, admin: Client, name: str) -> None:
         self.admin = admin
@@ -41,7 +41,7 @@ class Pods:
     # --- what is there ------------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Document]:
-        """Every pod, whoever's."""
+        """Return every pod, also pods of others."""
         items: list[Document] = self.admin.get(self.pods_path)["items"]
         return items
 
@@ -49,7 +49,7 @@ class Pods:
         return {pod["metadata"]["name"] for pod in self.pods()}
 
     def uids(self) -> dict[str, str]:
-        """The uid of each pod by its name."""
+        """Return the uid of each pod by its name."""
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods()}
 
     def pod(self, name: str) -> Document:
@@ -84,7 +84,7 @@ class Pods:
         self.admin.patch(f"{self.pods_path}/{name}", {"spec": {"schedulingGates": None}})
 
     def say(self, name: str, reason: str, message: str) -> None:
-        """An Event on a pod, as the autoscaler writes it."""
+        """Write an Event on a pod, as the autoscaler does."""
         uid = self.pod(name)["metadata"]["uid"]
         now = _now()
         event = {
@@ -129,7 +129,10 @@ def _now() -> str:
 
 
 class Space(Pods):
-    """A namespace of our own. A context manager: what is in it goes with it, while later tests run already."""
+    """A namespace of our own.
+
+    A context manager that deletes the namespace, without waiting for the end of its content.
+    """
 
     def __init__(self, admin: Client) -> None:
         super().__init__(admin, f"test-{secrets.token_hex(4)}")
@@ -153,27 +156,27 @@ class Space(Pods):
         self.admin.delete(self._path)
 
     def token(self) -> str:
-        """A token of the provisioner's own account."""
+        """Return a token of the provisioner's own account."""
         path = f"{self._path}/serviceaccounts/{ACCOUNT}/token"
         asked_for = {"kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
         response = self.admin.create(path, {"apiVersion": "authentication.k8s.io/v1", **asked_for})
         return str(response["status"]["token"])
 
     def write_kubeconfig(self, path: Path, proxy: Proxy | None = None) -> Path:
-        """A kubeconfig of the provisioner's own account, for the cluster or for a ``proxy`` before it."""
+        """Write a kubeconfig of the provisioner's own account, for the cluster or for a ``proxy`` in front of it."""
         server, ca = (proxy.address, proxy.ca) if proxy else (self.admin.server, self.admin.ca)
         document = kubeconfig(server, self.token(), ca=Path(ca) if ca else None, namespace=self.name)
         path.write_text(json.dumps(document))
         return path
 
     def limit(self, pods: int) -> None:
-        """From now on at most so many pods are admitted."""
+        """Admit at most this number of pods from now on."""
         path = f"{self._path}/resourcequotas"
         self.admin.create(path, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}})
         until(lambda: self.admin.get(f"{path}/pods").get("status", {}).get("hard"), 30, what="the quota is in force")
 
     def grant(self, *verbs: str, events: Sequence[str] = ()) -> None:
-        """The provisioner may do this with pods, and that with events."""
+        """Allow the provisioner these verbs on pods, and these verbs on events."""
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/roles/{ACCOUNT}"
         allowed = {"pods": verbs, "events": events}
         rules = [{"apiGroups": [""], "resources": [kind], "verbs": may} for kind, may in allowed.items() if may]
@@ -181,7 +184,7 @@ class Space(Pods):
 
     @contextmanager
     def seeing_nodes(self, rights: Path = NODES_RBAC) -> Iterator[None]:
-        """The provisioner may list nodes meanwhile, as a component of the deployment lets it."""
+        """Allow the provisioner to list nodes meanwhile, as a component of the deployment does."""
         role, binding = yaml.safe_load_all(rights.read_text())
         for document in (role, binding):
             document["metadata"]["name"] = self.name
@@ -222,7 +225,7 @@ class Space(Pods):
             self.admin.delete(f"{path}/{self.name}")
 
     def _is_refused(self) -> bool:
-        """Pods are refused now, also by a trial that makes none."""
+        """Return True if pods are refused now, also by a trial that makes none."""
         pod = {"metadata": {"name": "trial"}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}}
         try:
             self.admin.call("POST", self.pods_path, pod, query={"dryRun": "All"})

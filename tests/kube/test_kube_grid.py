@@ -28,7 +28,7 @@ KWOK = pytest.mark.usefixtures("cluster")
 
 
 def name_of(request: str, number: int) -> str:
-    """The machine name of a request's slot; slots count from 0."""
+    """Return the machine name of a request's slot. Slots count from 0."""
     return f"hf-{request}-{number:06}"
 
 

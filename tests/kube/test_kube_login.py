@@ -60,7 +60,7 @@ def bench(space: Space, tmp_path: Path) -> Iterator[Bench]:
 
 
 def works(backend: GkeBackend, space: Space) -> None:
-    """A pod is made, seen and deleted."""
+    """Make a pod, check that it is seen, and delete it."""
     create = Create(NAME, "gke-main", "T", "abcdefghij")
     assert [one.failure for one in backend.create([create], lambda: True)] == [None]
     uid = backend.observe(0.0, {}).machines[NAME].fingerprint.uid
@@ -109,7 +109,7 @@ def key_file(bench: Bench) -> Iterator[Path]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Write no log."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))

@@ -36,14 +36,14 @@ QUICK = dict.fromkeys(("operation", "schedule", "boot", "delete", "leave"), 0.1)
 
 @pytest.fixture(scope="module")
 def compute() -> Iterator[Simulator]:
-    """Compute Engine, with the groups that the overlay names."""
+    """Yield a Compute Engine with the groups that the overlay names."""
     with Simulator(migs=GROUPS, conditions=Conditions.of(timings={"mig": QUICK})) as running:
         yield running
 
 
 @pytest.fixture(scope="module", params=[GKE, "overlays/mixed"], ids=lambda overlay: overlay.removeprefix("overlays/"))
 def manifests(request: pytest.FixtureRequest, kit: Kit, any_cluster: Cluster) -> Iterator[list[Manifest]]:
-    """The overlay, applied, of a site where HostFactory's group has another number than the pod's."""
+    """Yield the applied overlay of a site whose group of HostFactory has another number than the pod's group."""
     made = of_a_site(request.param, hostfactoryGroup=str(GROUP))
     hasten(only(made, "ConfigMap")["data"])
     any_cluster.add_node("with-metadata", **{"iam.gke.io/gke-metadata-server-enabled": "true"})
@@ -54,7 +54,7 @@ def manifests(request: pytest.FixtureRequest, kit: Kit, any_cluster: Cluster) ->
 
 
 def hasten(files: dict[str, str]) -> None:
-    """Lets the loop look often, and believe a simulated cloud sooner than Google's."""
+    """Let the loop observe often, and believe a simulated cloud sooner than Google's."""
     settings = yaml.safe_load(files["provisioner.yaml"])
     settings["loop"] = {"interval_seconds": 2, "floor_seconds": 0.3}
     for pool in settings["pools"].values():
@@ -71,7 +71,7 @@ def pod(
     compute: Simulator,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LoopPod]:
-    """The loop in an export as docs/deploy-gke.md wants it: root's, of HostFactory's group, mode 2770."""
+    """Run the loop in an export with the owner, group and mode 2770 that docs/deploy-gke.md asks for."""
     endpoint = {"PROVISIONER_COMPUTE_ENDPOINT": compute.compute}
     directory = tmp_path_factory.mktemp("pod")
     with LoopPod(kit, manifests, directory, any_cluster.ca, group=GROUP, surroundings=endpoint) as running:
@@ -84,7 +84,7 @@ def host(pod: LoopPod, tmp_path_factory: pytest.TempPathFactory) -> Host:
 
 
 def machines(kit: Kit, compute: Simulator) -> set[str]:
-    """The names of all machines, in either cloud."""
+    """Return the names of all machines in both clouds."""
     instances = {one["name"] for one in compute.state()["machines"]}
     return instances | {one["metadata"]["name"] for one in kit.admin.get(PODS)["items"]}
 

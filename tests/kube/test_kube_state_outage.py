@@ -1,6 +1,6 @@
 """The API server of the state is down, or comes back with older data. The clouds can be reached meanwhile.
 
-In the gate, the outage is just longer than a Lease. This command plays an outage of five minutes:
+In the gate, the outage is longer than a Lease. This command plays an outage of five minutes:
 
     STATE_OUTAGE_SECONDS=300 make test-kube TESTS=tests/kube/test_kube_state_outage.py PYTEST_ARGS='-k down'
 """
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("state_kinds"), pytest.m
 
 @contextmanager
 def killed(cluster: Cluster, _: Proxy) -> Iterator[None]:
-    """The API server is killed. Connections are refused."""
+    """Kill the API server, so that connections are refused."""
     cluster.stop_server()
     try:
         yield
@@ -43,7 +43,7 @@ def killed(cluster: Cluster, _: Proxy) -> Iterator[None]:
 
 @contextmanager
 def cut_off(_: Cluster, proxy: Proxy) -> Iterator[None]:
-    """No packet comes through."""
+    """Let no packet through."""
     proxy.trouble = Trouble.HANG
     proxy.cut()
     yield

@@ -107,7 +107,7 @@ def bind(space: Space, role: str, lacks: str = "") -> Recorded:
 
 
 def life_of_scripts(space: Space, api: Recorded, directory: Path) -> None:
-    """Make each call of the scripts. They record requests and returns, poll answers, and write all notes."""
+    """Make each call of the scripts. Record requests and returns, poll answers, and write all notes."""
     state = KubeScriptState(api, "demo", str(directory))
     ids = [state.record_request("demo", "GkePod", 1, created_wall=1e9, rc_account="").id for _ in range(FEW + 1)]
     back = state.record_return("demo", ["hf-0a1b2c3d4e-000000"], created_wall=1e9).id

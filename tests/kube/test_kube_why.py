@@ -31,7 +31,7 @@ GATE = "queue.example.com/wait"
 
 
 def manifest(kubelet: str = "", **spec: Any) -> dict[str, Any]:
-    """The manifest of pods that a kubelet treats so."""
+    """Return the manifest of pods that a kubelet treats in this way."""
     metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**POD, **spec}}
 
@@ -68,7 +68,7 @@ SETUP = {"initContainers": [{"name": "setup", "image": "busybox"}]}
 
 @contextmanager
 def own_node(cluster: Cluster, space: Space) -> Iterator[dict[str, Any]]:
-    """A node for these pods alone; yields what a pod's spec needs to be there."""
+    """Add a node for these pods alone. Yield the fields of a pod's spec that place the pod there."""
     name = f"node-{space.name}"
     cluster.add_node(name, taint=space.name, own=space.name)
     yield {

@@ -82,7 +82,7 @@ def test_each_command_line_of_ours_is_one_that_the_program_takes(known: dict[str
 
 
 def _arguments(call: list[str]) -> list[str]:
-    """Without where its output goes."""
+    """Return the arguments without the redirection of the output."""
     for index, word in enumerate(call):
         if set(word) <= set("<>"):
             return call[1:index]

@@ -40,7 +40,7 @@ Memory = 8192
 
 @pytest.fixture(scope="module")
 def condor_python() -> Path:
-    """The Python that has the package."""
+    """Return the Python that has the package."""
     try:
         return python(os.environ)
     except BuildError as error:
@@ -83,7 +83,7 @@ def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
 
 
 def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
-    """A schedd applies the constraint to the groups: without the attribute Owner, the answer would be empty."""
+    """A schedd applies the constraint to the groups. Without the attribute Owner, the answer would be empty."""
     constraint = HTCondor(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
     lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
     assert lines == {"2 8 4000 1": 1}

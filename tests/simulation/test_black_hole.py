@@ -63,7 +63,7 @@ class Hole(Watched):
 
 
 def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_time() -> None:
-    """Check the window; ``test_rules.py`` plays the same without the rule."""
+    """Check the window. ``test_rules.py`` plays the same scenario without the rule."""
     hole = Hole(2.0, a=HOLE)
     assert WANTED <= hole.made["a"] < 2 * WANTED
     known, why = hole.windows[-1], Failure(ErrorClass.OTHER, "Lost in its first 300 s: The machine ended: exit code 1.")

@@ -1,6 +1,6 @@
 """Damaged files. No byte of a reported terminal answer changes, and no machine is lost.
 
-The files are damaged in any order, with and without a running loop.
+Files are damaged in any order. Meanwhile the loop runs, restarts or is down.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def site() -> Simulation:
 
 
 def strike(sim: Simulation, blow: Blow, loop: str) -> None:
-    """Damage the file, and let HF call before the loop has noticed and after."""
+    """Damage the file, and let HF call. HF calls before the loop has noticed the damage, and again after."""
     kind, damage = blow
     sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
     if loop == "restarted":

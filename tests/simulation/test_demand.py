@@ -43,7 +43,10 @@ SETTINGS = demand(fall_after_seconds=120.0, minimum_age_seconds=YOUNGEST, rise_a
 
 
 def scenario(chance: random.Random) -> Scenario:
-    """Return a scenario of two templates on a faulty place. The loop is paused, restarted, and cannot read files."""
+    """Return a scenario of two templates on a faulty place.
+
+    The loop pauses, restarts, and sometimes cannot read intent.
+    """
     acts = [Act.RESTART, Act.PREEMPT, Act.PAUSE, Act.UNREADABLE_INTENT, Act.LOSE_ANSWERS, Act.SECOND_LOOP]
     events = tuple(
         Event(at_minutes=chance.uniform(5, STORM_SECONDS / 60), do=chance.choice(acts), share=0.3, for_minutes=3.0)

@@ -1,6 +1,6 @@
 """``provisioner demand`` against PRP's own formula, with the same jobs and places in virtual time (docs/htcondor.md).
 
-Both do all the work. A job fills a machine, and waits until a machine is free.
+Both do all the work. A job waits until a machine is free, and then fills the machine.
 """
 
 from __future__ import annotations

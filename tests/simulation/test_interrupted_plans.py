@@ -55,7 +55,7 @@ RESTARTS_AFTER = 1.0
 
 
 class Interrupted(Provisioner):
-    """A provisioner whose loop dies once: in its nth plan with actions, after that many of them."""
+    """A provisioner whose loop dies once: in a chosen plan, after a chosen number of its actions."""
 
     def __init__(self, stage: Stage, store: str, plan: int, done: int) -> None:
         self._plan, self._left = plan, done
@@ -123,7 +123,7 @@ def assert_sound(run: Watched) -> None:
 
 
 def play_interrupted(name: str, store: str, most: int) -> None:
-    """Play a scenario with each prefix, or with that many prefixes, evenly chosen."""
+    """Play a scenario with each prefix of its plans, or with an even choice of prefixes."""
     scenario = reported(name)
     sizes = plans(scenario, store)
     every = prefixes(sizes)

@@ -71,7 +71,10 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
 
 
 def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recovers(sim: Simulation) -> None:
-    """HF would keep a host that is gone: its loss is not reported, because HF has returned it."""
+    """HF has returned a host that is gone, so the host's loss is not reported.
+
+    If the return is lost, HF keeps the host.
+    """
     server = server_of(sim)
     old = server.snapshot()
     sim.return_all()
@@ -89,7 +92,7 @@ def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recover
 
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists: bool) -> None:
-    """The next loop begins on another host, whose disk has no newer generation noted."""
+    """The next loop begins on another host. That host's disk has no note of a newer generation."""
     server = server_of(sim)
     old = server.snapshot()
     sim.request("pods", 3)

@@ -92,7 +92,7 @@ FILES = ("intent", "memory", "status")
 
 
 def machines(chance: random.Random, most: int, median: float = 6.0) -> int:
-    """Return a number of machines by profile P1: lognormal."""
+    """Return a random number of machines by profile P1, which is lognormal."""
     return min(most, max(1, round(chance.lognormvariate(math.log(median), 0.9))))
 
 

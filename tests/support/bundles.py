@@ -103,8 +103,8 @@ def renewed(whole: Path, directory: Path, version: str) -> Path:
 def small(whole: Path, directory: Path, version: str) -> Path:
     """Return the directory of a bundle with small wheels.
 
-    The wheels are programs that only print their version, TinyDB, and a compiled pip. install.sh installs it like any
-    bundle, in a tenth of the time.
+    The wheels are programs that only print their version, TinyDB, and a compiled pip. install.sh installs such a bundle
+    like any bundle, in a tenth of the time.
     """
     made = directory / f"hostfactory-provisioner-{version}"
     shutil.copytree(whole, made, ignore=shutil.ignore_patterns("*.whl"))

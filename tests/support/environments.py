@@ -31,7 +31,7 @@ def build_ours(directory: Path) -> Path:
 
 
 def build(source: Path, wheels: Path) -> Path:
-    """Build the wheel of a source, and return the wheel."""
+    """Build the wheel of a source, and return the wheel's path."""
     before = {*wheels.glob("*")}
     _pip("wheel", *OFFLINE, "--no-build-isolation", "-w", wheels, source)
     (made,) = {*wheels.glob("*")} - before

@@ -87,7 +87,7 @@ def limits(*pools: PoolLimits, maximum: int | None = None, **changes: Any) -> Li
 
 
 def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
-    """The same with a second template, ``U``, of ``changes``."""
+    """Return the limits with a second template ``U``, which has these ``changes``."""
     one = limits(*pools)
     return replace(one, templates=one.templates | {"U": replace(one.templates[TEMPLATE], id="U", **changes)})
 
@@ -98,7 +98,7 @@ def two_templates(*pools: PoolLimits, **changes: Any) -> Limits:
 def ended(
     number: int, verdict: Verdict, failure: Failure | None = None, cause: LossCause | None = None, **where: str
 ) -> Transition:
-    """A slot that ended, in the pool and of the template of ``where``."""
+    """Return the change by which a slot ends. ``where``: the slot's pool and template."""
     now = slot(number, verdict, failure=failure, cause=cause, pool=where.get("pool", "a"))
     return Transition(where.get("template", TEMPLATE), BEFORE, slot(number), now)
 
@@ -126,7 +126,7 @@ def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUES
 
 
 def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
-    """A slot whose machine runs, as ``machine(number)`` makes it."""
+    """Return a slot whose machine runs, as ``machine(number)`` makes it."""
     seen = machine(number, request=request)
     facts = {
         "was_seen": True,
@@ -139,12 +139,12 @@ def running(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQ
 
 
 def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> Slot:
-    """A slot for which no call was ever made."""
+    """Return a slot for which no call was ever made."""
     return slot(number, verdict, **({"submitted_at": None, "is_accepted": False} | changes))
 
 
 def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
-    """A request of as many machines as it has slots."""
+    """Return a request of as many machines as it has slots."""
     defaults: dict[str, Any] = {
         "template": TEMPLATE,
         "count": len(slots),
@@ -171,7 +171,7 @@ def memory(*records: RequestRecord | ReturnRecord, **changes: Any) -> Memory:
 
 
 def intent_of(remembered: Memory, **changes: Any) -> Intent:
-    """The intent that this memory has read."""
+    """Return the intent that this memory has read."""
     requests = {one.id: Request(one.id, one.template, one.count, 0.0) for one in remembered.requests.values()}
     backs = {one.id: ReturnRequest(one.id, one.names, 0.0) for one in remembered.returns.values()}
     return Intent(
@@ -191,7 +191,7 @@ def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUES
 
 
 def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
-    """An observation that asked also for every machine of the two requests by its name."""
+    """Return an observation that also asked for each machine of the two requests by its name."""
     return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
@@ -219,7 +219,7 @@ def unmet_of(
     orphans: Mapping[str, int] | None = None,
     holds: Holds = NO_HOLDS,
 ) -> Mapping[str, tuple[Unmet, ...]]:
-    """Return what a plan publishes of unmet machines if the pools hold what the slots say; ``orphans`` by pool."""
+    """Return the unmet machines that a plan publishes if the pools hold what the slots say. ``orphans``: by pool."""
     full = [
         slot
         for _, slot in remembered.slots

@@ -49,11 +49,11 @@ TOOLS = ("qemu-system-x86_64", "debootstrap", "mke2fs")
 
 
 class BuildError(Exception):
-    """The reason why there is no guest, as one line for the operator."""
+    """The reason why no guest can be built, as one line for the operator."""
 
 
 class NoMirrorError(BuildError):
-    """debootstrap could not make a Debian of what it found, mostly nothing."""
+    """debootstrap failed, mostly because no mirror of Debian can be reached."""
 
 
 def lacking() -> str:
@@ -65,7 +65,7 @@ def lacking() -> str:
 
 
 def disk(environment: Mapping[str, str]) -> Path:
-    """Return the directory with ``root.ext4`` and ``vmlinuz``, built now if need be. Raises BuildError."""
+    """Return the directory with ``root.ext4`` and ``vmlinuz``. Build it if it is missing. Raises BuildError."""
     directory = cache_directory(environment)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with directory.with_name(f"{directory.name}.lock").open("w") as lock:
@@ -83,13 +83,13 @@ def cache_directory(environment: Mapping[str, str]) -> Path:
 
 
 def constraints() -> list[str]:
-    """Return the versions that the tests have here."""
+    """Return the versions of the packages that the tests have on this machine."""
     found = {part.name.lower(): part.version for part in importlib.metadata.distributions()}
     return [f"{name}=={version}" for name, version in sorted(found.items()) if name != "hostfactory-provisioner"]
 
 
 def _build(directory: Path) -> None:
-    """Make the disk; the directory appears only once it is complete."""
+    """Make the disk. The directory appears only once it is complete."""
     if without := lacking():
         raise BuildError(f"building a guest needs {without}")
     aside = Path(tempfile.mkdtemp(prefix=".building-", dir=directory.parent))

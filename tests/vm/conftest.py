@@ -53,7 +53,7 @@ def fill(drive: Path, directory: Path) -> None:
 
 
 def _renew(content: Path) -> None:
-    """Write another version into a copy of the bundle, and of what is built of it."""
+    """Write another version into a copy of the bundle and of its installation."""
     old, new = content / "old", shutil.copytree(content / "old", content / "new", symlinks=True)
     version = (old / "VERSION").read_text().strip()
     (new / "VERSION").write_text(f"{NEWER}\n")
@@ -79,7 +79,7 @@ def _run(*command: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def disk() -> Path:
-    """Return the guest's disk and kernel; without them nothing here runs."""
+    """Return the guest's disk and kernel. Without them, no test here can run."""
     if lacking := without():
         pytest.skip(f"needs {lacking}")
     try:

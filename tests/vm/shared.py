@@ -24,7 +24,7 @@ For the server two mounts of the same version 4.x are one client, which may keep
 
 @contextmanager
 def exported(guest: Guest, owner: str) -> Iterator[None]:
-    """Yield an empty export, its server running; all that was mounted of it goes."""
+    """Run the server with an empty export. At the end, unmount the export."""
     guest.run(f"rm -rf {EXPORT} && install -d -m 2770 -o {owner} -g {owner} {EXPORT} && install -d {ONE} {TWO}")
     guest.run("systemctl restart nfs-server")
     try:
@@ -81,7 +81,7 @@ class Host:
 def machines_at(guest: Guest, port: int) -> set[str]:
     """Return the names of the machines that a simulated cloud holds.
 
-    Asked by bash: Python takes seconds to start here.
+    Use bash, because Python takes seconds to start in the guest.
     """
     ask = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /control/state HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3"
     _, _, document = guest.run(f"bash -c {shlex.quote(ask)}").partition("{")

@@ -62,7 +62,7 @@ class Sides:
     def start(self, host: Host) -> str:
         """Start a loop on that host, and return the name of its unit.
 
-        It starts again when it ends by a problem, as it is installed.
+        Like an installed loop, the unit starts again after a problem.
         """
         unit = f"loop-{len(self._loops)}"
         self._loops.append(unit)
@@ -110,7 +110,7 @@ class Sides:
     def locked(self) -> bool:
         """Return True if the server has a lock on the loop's file.
 
-        The lock is not tried, because a new owner ends the loop.
+        Only read the list of locks. If another process took the lock, the loop would end.
         """
         return self.guest.call(f'grep -q "POSIX .*:$(stat --format %i {EXPORT}/loop.lock) " /proc/locks').code == 0
 

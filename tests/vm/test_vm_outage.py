@@ -1,6 +1,6 @@
 """Scripts and loops while their NFS server is down, restarted or made anew, and while a host is cut off.
 
-The tests run in order, because a loop starts slowly in emulation. Each begins with the state of the test before.
+The tests run in order, because a loop starts slowly in emulation. Each test begins with the state of the test before.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def sides(guest: Guest, hosts: tuple[Host, Host]) -> Iterator[Sides]:
 
 @pytest.fixture(scope="module")
 def loop(sides: Sides, hosts: tuple[Host, Host]) -> str:
-    """Return the first one, on the other host, in charge."""
+    """Return the first loop's unit. It runs on the other host, and is in charge."""
     unit = sides.start(hosts[1])
     sides.wait_for_log(unit, "Provisioner started")
     return unit

@@ -51,7 +51,7 @@ def block(page: str, begin: str) -> str:
 
 
 class Host:
-    """HostFactory's host: what HF's user calls, and what root sees."""
+    """HostFactory's host: the calls of HF's user, and the view of root."""
 
     def __init__(self, guest: Guest, instance: str = "gcpinst", suffix: str = "") -> None:
         """Append ``suffix`` to the names of the instance's directories."""
@@ -62,7 +62,7 @@ class Host:
         self.variables = f"HF_PROVIDER_NAME={instance} {directories} HF_PROVIDER_LOGDIR={LOG}"
 
     def install(self, bundle: str, command: str = "install") -> str:
-        """Run install.sh as root; the version's directory was built outside of the guest."""
+        """Run install.sh as root. The version's directory was built outside of the guest."""
         version = self.guest.run(f"cat /opt/{bundle}/VERSION")
         self.guest.run(
             f"mkdir -p {PREFIX}/versions; [ ! -e /opt/built/{version} ] || mv /opt/built/{version} {PREFIX}/versions"
@@ -222,7 +222,7 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
 
 
 def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) -> None:
-    """By the pages' own lines; a password of characters that a unit's ``Environment=``, or the shell, would spoil."""
+    """Use the pages' own lines. The password has characters that the shell or a unit's ``Environment=`` would spoil."""
     lines = block("deploy-banks.md", "touch /etc/default/provisioner")
     (sourced,) = re.findall(r"(?m)^set -a; .*; set \+a$", (ROOT / "docs" / "first-machine.md").read_text())
     address = "http://grid:h%C3%A1t%40s&$HOME;x@proxy.bank.example:3128"
@@ -247,7 +247,7 @@ def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) 
 
 
 def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> None:
-    """By the page's own lines."""
+    """Use the page's own lines."""
     before = host.unit()
     enable, start, listed = (
         line.partition("#")[0].strip() for line in block("backup.md", "systemctl enable").splitlines()
@@ -281,7 +281,7 @@ def test_a_backup_that_was_missed_is_made_when_its_timer_starts(host: Host) -> N
 
 
 def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host) -> None:
-    """By the page's own lines, of a copy of the state directory that is HostFactory's alone."""
+    """Use the page's own lines, on a copy of the state directory that belongs to HostFactory alone."""
     host.guest.run(
         "mkdir -p /shared/hf/conf/providers /shared/hf/work/providers; "
         f"cp -R {CONF} /shared/hf/conf/providers/gcpinst; cp -R {STATE} /shared/hf/work/providers/gcpinst; "
@@ -297,7 +297,7 @@ def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host)
 
 
 def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
-    """By the page's own lines."""
+    """Use the page's own lines."""
     id_ = host.request(1)
     host.complete(id_)
     wait_for_journal, had = host.answer(id_), host.cloud()
@@ -316,7 +316,7 @@ def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
 
 
 def test_a_second_instance_has_a_loop_of_its_own_beside_the_first(host: Host) -> None:
-    """By the page's own lines."""
+    """Use the page's own lines."""
     before, had = host.unit(), host.cloud()
     host.guest.run(block("deploy-host.md", "name=gkeinst"))
     host.guest.run(f"cd {CONF}; cp --no-preserve=ownership pod.yaml kubeconfig {CONF}-gkeinst")
@@ -340,7 +340,7 @@ def test_a_second_instance_has_a_loop_of_its_own_beside_the_first(host: Host) ->
 
 
 def test_an_upgrade_leaves_state_and_machines_alone(host: Host) -> None:
-    """A rollback is an upgrade to systemd; what else both do is shown in tests/integration/test_install_life.py."""
+    """For systemd, a rollback is an upgrade. tests/integration/test_install_life.py tests the rest of both."""
     id_ = host.request(1)
     host.complete(id_)
     wait_for_journal, had = host.answer(id_), host.cloud()

@@ -21,7 +21,7 @@ NO_EMULATOR = "needs the Pub/Sub emulator: a Cloud SDK that has it, and Java; or
 def program() -> Path | None:
     """Return the emulator of the Cloud SDK; None if it is not installed.
 
-    Search the SDK in CLOUDSDK_ROOT_DIR, beside the gcloud of the PATH, and where packages install it.
+    The SDK may be in CLOUDSDK_ROOT_DIR, beside the gcloud of the PATH, or where packages install it.
     """
     if shutil.which("java") is None:
         return None

@@ -1,7 +1,9 @@
-"""Commands of LSF and Lancium for tests, with faults. They follow the documentation and reports of users.
+"""Commands of LSF and Lancium for tests, with faults.
 
-Run this file as a script under the name of the command. The jobs are in the file FAKE_JOBS, a JSON object with ``jobs``
-and ``fault``. Jobs wait, run and end as time passes. The script imports little, because tests run it often.
+The commands follow the documentation and reports of users. Run this file as a script under the name of a command.
+
+The jobs are in the file FAKE_JOBS, a JSON object with ``jobs`` and ``fault``. Jobs wait, run and end as time passes.
+The script imports little, because tests run it often.
 """
 
 import fcntl

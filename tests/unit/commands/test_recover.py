@@ -1,4 +1,6 @@
-"""`provisioner recover`. Without a flag it changes nothing, and it has one flag to write and one to release.
+"""`provisioner recover`.
+
+Without a flag it changes nothing. One flag lets it write, and another lets it release the brake.
 
 It lists the machines that a release would delete.
 """
@@ -65,7 +67,7 @@ def remember(state: StateDir, memory: Memory) -> None:
 
 
 def recover(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run the command; return exit code and document."""
+    """Run the command. Return its exit code and its document."""
     code = run(["recover", "-o", "json", *arguments])
     return code, json.loads(capsys.readouterr().out)
 

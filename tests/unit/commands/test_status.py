@@ -67,7 +67,7 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def shown(desk: Desk, *options: str) -> tuple[int, str]:
-    """Run the command; return exit code and text."""
+    """Run the command. Return its exit code and its text."""
     return desk.call("status", *options)[:2]
 
 
@@ -189,7 +189,7 @@ def test_calls_that_the_scripts_refused_a_moment_ago_are_a_problem(desk: Desk, a
 @pytest.mark.parametrize("file", ["intent.json.lock", "intent.json.lock.turn"])
 @pytest.mark.parametrize("ago", [1.0, 75.0])
 def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float, file: str) -> None:
-    """A write holds the lock for milliseconds; a stopped script for as long as it is stopped."""
+    """A write holds the lock for milliseconds. A stopped script holds the lock as long as it is stopped."""
     path = os.path.join(desk.state.path, file)
     lock = LockFile(path)
     with ExitStack() as end:
@@ -209,7 +209,7 @@ def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Des
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
-    """The heartbeat is the one of the loop before it."""
+    """The present heartbeat was written by the former loop."""
     then = time.time() - 500
     os.utime(desk.state.heartbeat.path, (then, then))
     assert desk.state.loop_lock.acquire(0)

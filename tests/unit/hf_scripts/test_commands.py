@@ -439,7 +439,7 @@ def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest
 def test_an_answer_published_between_first_read_and_marker_is_printed(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop publishes a cancel, then reads ``seen``: a script must not report the older answer after that."""
+    """The loop publishes a cancel, and then reads ``seen``. After that, a script must not report the older answer."""
     request = hf.answer("requestMachines", requesting())["requestId"]
     touch = Seen.touch
 

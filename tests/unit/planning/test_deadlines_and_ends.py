@@ -73,7 +73,7 @@ def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limit
 
 
 def nine_run(last: Slot | None, *, ran: float = LATE, count: int = TEN, **changes: Any) -> Memory:
-    """Return a request of ten machines. Nine run since ``ran``, and ``last`` is the tenth slot."""
+    """Return a memory with a request of ten machines. Nine run since ``ran``, and ``last`` is the tenth slot."""
     others = [running(number, opened_at=LATE, submitted_at=LATE, ran_at=ran) for number in range(9)]
     return memory(record(*others, *([last] if last else []), count=count, read_at=BEFORE, **changes))
 

@@ -61,7 +61,7 @@ STOPS = machine(phase=Phase.STOPPING, cause=LossCause.UNKNOWN)
 
 
 def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
-    """Return an observation so long after the machines of these tests were first seen running."""
+    """Return an observation ``seconds`` after the machines of these tests were first seen running."""
     return snapshot(*machines, began=BEFORE + seconds, **changes)
 
 

@@ -79,7 +79,7 @@ class Grid:
         return self.sent[-1]
 
     def has(self, id_: str) -> int:
-        """Machines of a request that were made."""
+        """Return the number of a request's machines that were made."""
         return sum(step[id_] for step in self.sent)
 
 

@@ -604,7 +604,7 @@ LAST = SLOT_NUMBERS - 1
 
 
 def answered(draft: Draft) -> dict[str, Any]:
-    """The terminal answer of the request, whose names and numbers still fit."""
+    """Return the request's terminal answer, after a check that its names and numbers fit."""
     record = draft.requests[REQUEST]
     assert [one.name for one in record.slots.values()] == [name(number) for number in record.slots]
     assert max(record.slots) <= LAST
@@ -666,7 +666,7 @@ def test_each_machine_is_reported_with_its_own_failure_and_what_has_none_with_th
 
 
 def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
-    """A pool's own machines of another template leave its window alone: windows are per pool and template."""
+    """A window belongs to one pool and template. A machine of another template does not fill the window."""
     two = two_templates(pool("a", initial_window=2))
     pending = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template="U")
     draft = asked(memory(pending, record(count=2)), snapshot(machine(0, request=OTHER)), limits=two)
@@ -675,7 +675,10 @@ def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
 def test_a_machine_of_an_unknown_template_may_be_of_any(cap: str) -> None:
-    """The requests were recovered from names of running machines, which count under every template's cap."""
+    """The requests were recovered from the names of running machines.
+
+    These machines count under every template's cap.
+    """
     nameless = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template=NO_TEMPLATE, count=0)
     draft = asked(memory(nameless, record(count=9)), limits=limits(pool("a", **{cap: 4})))
     assert len(draft.creates) == 2

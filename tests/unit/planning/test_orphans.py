@@ -321,12 +321,15 @@ GIVEN = running(0, Verdict.SUCCEEDED, ran_at=NOW - 100 * HOUR)
 
 
 def used(*slots: Slot, **changes: object) -> Memory:
-    """Return a request whose end HF has read."""
+    """Return a memory with a request whose end HF has read."""
     return memory(record(*slots, ended=DONE, reported_at=NOW - 99 * HOUR), **changes)
 
 
 def lists(last: float = NOW, **changes: object) -> HfActivity:
-    """Return the activity of an HF that has listed hosts for days, but none of ours. Its last list is of ``last``."""
+    """Return the activity of an HF that has listed hosts for days, but none of ours.
+
+    ``last``: time of the last list.
+    """
     return HfActivity(
         **(
             {"since": NOW - 90 * HOUR, "started_at": NOW - 90 * HOUR, "last_call_at": NOW, "last_list_at": last}

@@ -331,7 +331,7 @@ def test_of_a_read_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothin
 def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_read(
     returned_names: tuple[str, ...], there: list[Machine], ended: RequestStatus
 ) -> None:
-    """The age of the request is only a guess. Without this rule it would be made again, or cancelled as forgotten."""
+    """The request's age is only a guess. Without this rule, it would be made again, or cancelled as forgotten."""
     wanted = intent(*returned_names)
     remembered = rebuilt(wanted, *there)
     again = remembered.requests[REQUEST]

@@ -78,13 +78,13 @@ def unmet(recorded: Memory, allowed: Limits = ALONE, id_: str = REQUEST, **known
 
 
 def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: Any) -> Memory:
-    """Return a request of so many machines, and the window of pool ``a``."""
+    """Return a memory with a request of ``count`` machines. ``window``: the window of pool ``a``."""
     windows = {("a", TEMPLATE): window} if window else {}
     return memory(record(*slots, count=count, **changes), windows=windows)
 
 
 def reported(one: Unmet) -> dict[str, Any]:
-    """Return the fields that not every entry has."""
+    """Return the fields that only some entries have."""
     facts, usual = asdict(one), asdict(Unmet("", PendingReason.UNKNOWN, 0))
     return {name: facts[name] for name in facts if facts[name] != usual[name]}
 

@@ -150,7 +150,10 @@ def test_an_id_that_is_taken_is_not_written_over(state: StateDir) -> None:
 
 
 def held_until(monkeypatch, event: Callable[[], None]) -> None:
-    """Make the lock look taken at first. ``event`` happens while the caller waits, which then checks once more."""
+    """Make the lock appear taken at first.
+
+    ``event`` happens while the caller waits. The caller then tries once more.
+    """
     real = DataLock.acquire
 
     def acquire(self: DataLock, stop: Callable[[], bool] = lambda: False) -> bool:
@@ -285,7 +288,7 @@ def test_one_who_gives_up_has_recorded_nothing_and_leaves_nothing(state: StateDi
 
 
 class Steps:
-    """A replacement of ``os`` in the modules that write: another process acts before some of the calls."""
+    """A replacement of ``os`` in the modules that write. Another process acts before some of the calls."""
 
     CALLS = ("listdir", "open", "rename", "unlink")
 

@@ -66,7 +66,7 @@ def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden:
 
 @pytest.fixture
 def linked_copy(golden: StateDir) -> StateDir:
-    """A copy of the state directory with hard links to its files. An operator makes it by `cp -al`."""
+    """A copy of the state directory with hard links to its files, as `cp -al` makes it."""
     take_dump(golden)  # makes the lock files
     copy = f"{golden.path}.copy"
     shutil.copytree(golden.path, copy, copy_function=os.link)

@@ -80,7 +80,7 @@ def shared() -> Iterator[StateDir]:
 
 @contextmanager
 def another_user() -> Iterator[None]:
-    """Run the block as that user, so that the system refuses what it refuses that user."""
+    """Run the block as another user, so that the system's rules for this user apply."""
     import_module("grp")  # Python's own library may be closed to that user
     groups = os.getgroups()
     os.setgroups([])

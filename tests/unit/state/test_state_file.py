@@ -174,7 +174,7 @@ WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wal
 
 
 def read_all(directory: Path) -> tuple[Any, ...]:
-    """Return the view of readers: intent, memory, answers; None for a missing file.
+    """Return the content that readers see: intent, memory and answers. A missing file gives None.
 
     Raises StateError for an unreadable file.
     """
@@ -239,9 +239,9 @@ class Stage:
         return place, system.calls
 
     def play(self, system: System, *, alone: bool = False) -> tuple[Path, bool]:
-        """Run the write in a copy of the start; return the copy and True if the write returned. Raises StateError.
+        """Run the write in a copy of the start. Return the copy, and True if the write returned. Raises StateError.
 
-        ``alone``: without a waiting script.
+        ``alone``: no script waits.
         """
         place = copied(self._start, self._directory / "run")
         system.urandom = bytes  # the same names in each run, so that remaining files can be compared
@@ -258,10 +258,10 @@ class Stage:
         return place, True
 
     def check(self, place: Path, *, finished: bool) -> None:
-        """Check that the state is old or new, and that the next writer goes on. It is new if the write returned.
+        """Check that the state is old or new, and that the next writer goes on.
 
-        The lock file is never ahead of the durable data. If the writer could not read a posted write, the new state
-        lacks it. A state is checked only once.
+        The state is new if the write returned. The lock file is never ahead of the durable data. If the writer could
+        not read a posted write, the new state lacks it. A state is checked only once.
         """
         found = (finished, *sorted((path.name, path.read_bytes()) for path in place.iterdir()))
         if found in self._checked:

@@ -48,7 +48,7 @@ SEEN = snapshot(machine(0), machine(1))
 
 
 class Desk:
-    """A writer of the pool status, and the file that it writes. It runs a cycle each second."""
+    """A writer of the pool status, and the file that it writes. The writer runs a cycle each second."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)

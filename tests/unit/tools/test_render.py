@@ -36,7 +36,7 @@ OURS = Path("conf", "providers", "demoinst")
 
 
 def render(file: Path, out: Path) -> list[Path]:
-    """Write the files of the settings file; return their paths."""
+    """Write the files of the settings file. Return their paths."""
     files = rendered(file, out / "conf")
     file_placement.put(file_placement.changes(files), out / "conf", "now")
     return list(files)

@@ -82,7 +82,7 @@ class World:
         self.server.answer("PATCH", PATH, {"metadata": {"annotations": noted}}, "application/merge-patch+json")
 
     def stands_by(self, turn: KubeTurn, seconds: float) -> float | None:
-        """Return after how many seconds a standby loop takes over; None if it does not within the time."""
+        """Return the seconds after which a standby loop takes over; None if it does not within the time."""
         began = self.time
         return self.time - began if turn.acquire(None, lambda: self.time - began > seconds) else None
 
@@ -179,7 +179,10 @@ def test_the_holder_stops_to_act_before_another_loop_can_take_over(world: World)
 
 
 def test_a_standby_loop_does_not_judge_a_lease_that_it_cannot_read(world: World) -> None:
-    """While the server is away, no loop can renew. Its holder is the first to get another chance."""
+    """While the server is away, no loop can renew its Lease.
+
+    The holder of the Lease gets the first chance afterwards.
+    """
     first_api, second_api = world.client(), world.client()
     first, second = world.holder(first_api), world.turn(second_api)
     down = world.time + 10
