@@ -168,7 +168,7 @@ def test_a_backup_keeps_the_newest_and_one_that_fails_takes_none_away(
 
 
 def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_it_alone() -> None:
-    """Two weeks of quarter hours, as the cluster's component keeps them and the page says."""
+    """Backups of each quarter hour are kept for two weeks, as the page says."""
     units = [dict(re.findall(r"(?m)^Environment=(HF_\w+)=(.*)$", file.read_text())) for file in (UNIT, BACKUP)]
     (kept,) = re.findall(r"(?m)^Environment=BACKUPS_KEPT=(\d+)$", BACKUP.read_text())
     made = re.findall(r"(?m)^d (\S+) 0700 hostfactory hostfactory -$", (VM / "tmpfiles.conf").read_text())

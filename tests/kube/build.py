@@ -35,7 +35,7 @@ class Module:
     """A Go module beside this file."""
 
     name: str
-    """The name of what is built from it, in the cache directory's name."""
+    """The name of the built programs in the cache directory's name."""
     directory: Path
     source: str
     """The Go module that the programs come from, as go.mod names it."""
@@ -84,7 +84,7 @@ KUSTOMIZE = Module(
     "sigs.k8s.io/kustomize/kustomize/v5",
     {"kustomize": "sigs.k8s.io/kustomize/kustomize/v5"},
 )
-"""Apart from the others: tests that need no server build manifests, too."""
+"""A module of its own, because tests without a server also build manifests."""
 
 
 def missing(directory: Path) -> list[str]:

@@ -30,7 +30,7 @@ CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "kwok")
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODES = 10
 START_SECONDS = 90.0
-"""A machine of two cores that builds something else at the same time needs half of it."""
+"""Deadline of a start. A busy machine of two cores needs half of it."""
 NODE_CAPACITY = {"cpu": "1000", "memory": "4Ti", "pods": "400", "ephemeral-storage": "1Ti"}
 
 

@@ -49,7 +49,7 @@ cat >/mnt/bin/provisioner <<'END'
 LD_LIBRARY_PATH=/mnt/python/lib exec /mnt/python/bin/{Path(sys.executable).resolve().name} -m provisioner "$@"
 END
 chmod 755 /mnt/bin/provisioner"""
-"""Lines of a shell: our Python, which may stand where a pod's user cannot go, and the program that it runs."""
+"""Lines of shell that give the pod's user our Python, and the program that Python runs."""
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
@@ -206,7 +206,7 @@ class LoopPod:
         group: int | None = None,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
-        """``group``: that of the state directory, where it is exported; ``surroundings``: more variables."""
+        """``group``: the group of an exported state directory. ``surroundings``: more variables."""
         self._one, pod = container(manifests), pods(manifests)["Deployment"]
         self.account = only(manifests, "Deployment")["metadata"]["namespace"], pod["serviceAccountName"]
         self._process: subprocess.Popen[bytes] | None = None

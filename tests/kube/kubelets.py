@@ -24,11 +24,11 @@ class Says(NamedTuple):
 
     phase: str
     state: str
-    """The state of its containers."""
+    """The state of the pod's containers."""
     last: str = ""
-    """The last end of its containers."""
+    """The last end of the pod's containers."""
     init: str = ""
-    """State of its init containers, which then hold up the others; empty: they have done their work."""
+    """State of the init containers, which hold up the other containers. Empty: the init containers are done."""
 
 
 OOM = "terminated: {exitCode: 137, reason: OOMKilled, finishedAt: '{{ Now }}'}"

@@ -24,7 +24,7 @@ TIMES = KubeTimes(
     waiting=0.2,
     events=0.5,
 )
-"""Short enough for a test, long enough for a server that shares two cores with all its controllers."""
+"""Times that are short enough for a test, and long enough for a server that shares two cores with its controllers."""
 SPEC = "terminationGracePeriodSeconds: 1\ncontainers: [{name: main, image: busybox}]\n"
 
 

@@ -24,7 +24,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.kube
 
 KWOK = pytest.mark.usefixtures("cluster")
-"""In a cluster of our own kubelets do what a pod's label says."""
+"""Mark of tests that need a cluster of our own, in which kubelets follow a pod's label."""
 
 
 def name_of(request: str, number: int) -> str:
@@ -33,7 +33,7 @@ def name_of(request: str, number: int) -> str:
 
 
 def pod_with(kubelet: str) -> dict[str, object]:
-    """A manifest whose pods a kubelet treats so."""
+    """Return a manifest whose pods a kubelet treats in this way."""
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {LABEL: kubelet}}, "spec": POD}
 
 
@@ -145,7 +145,7 @@ def failures(grid: Grid) -> bool:
 def test_two_provisioners_in_one_namespace_never_touch_each_others_pods_nor_foreign_ones(
     space: Space, tmp_path: Path
 ) -> None:
-    """Not even one with our shape of name, or one that borrows our labels."""
+    """Foreign pods may have a name of our shape, or our labels."""
     eager = {"orphan_grace_minutes": 0.02}
     foreign = space.add_pod("hf-abcdefghij-000001")
     borrowed = space.add_pod("web-1", {"hf-provisioner/id": "one", "hf-provisioner/pool": POOL})

@@ -17,7 +17,7 @@ PARTS = {
     "autoHealingPolicies": "AutoHealingPolicy",
     "distributionPolicy": "DistributionPolicy",
 }
-"""The parts of a group that can end machines: each of their fields stands for itself."""
+"""The parts of a group that can end machines. Each of their fields is listed."""
 
 
 def paths() -> set[str]:

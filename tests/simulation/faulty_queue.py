@@ -45,7 +45,7 @@ SCENARIO: Mapping[str, Any] = {
     "settings": {"request_deadline_minutes": 10, "return_deadline_minutes": 10},
 }
 WRONG_REASONS = (DeleteReason.LOST, DeleteReason.ORPHANED, DeleteReason.DOUBLED)
-"""Reasons for which no job is deleted that runs, because others neither end nor make jobs under our names."""
+"""Reasons for which no running job may be deleted. Others neither end nor make jobs under our names."""
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Job:
     runs_at: float
     ends_at: float
     listed_at: float
-    """The time since which lists show it."""
+    """The time since which lists show the job."""
     removed_at: float = NEVER
-    """The time since which lists lack it."""
+    """The time since which lists lack the job."""
 
     def state(self, now: float) -> str:
         """Return waiting, running or ended."""
@@ -80,7 +80,7 @@ class Queue:
         self.is_alive = True
         """False once the loop's process is killed: no further call has an effect."""
         self.may_delete: Callable[[Job], str] = lambda job: ""
-        """A function that says why a live job must not be deleted; empty if it may be."""
+        """A function that returns why a live job must not be deleted; empty if the job may be deleted."""
         self._chance = random.Random(f"{seed} queue")
         self._rate = self._chance.choice((0.02, 0.1, 0.3))
         self._keeps = keeps

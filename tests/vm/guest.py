@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from tests.support.waiting import PATIENCE, until
 
 START_SECONDS = 240
-"""A start takes half a minute; on a machine that does much else at once, two."""
+"""Deadline of a start, which takes half a minute, and two minutes on a busy machine."""
 
 SECONDS = 120
 """Deadline of a command that names none."""

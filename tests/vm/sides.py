@@ -13,7 +13,7 @@ from tests.vm.guest import Guest
 from tests.vm.shared import EXPORT, ONE, Host, machines_at, until_ended
 
 HF_USER, LOOP_USER = "egoadmin", 10001
-"""The loop's is that of the image: a number which the host gives no name."""
+"""HostFactory's user and the loop's user. The loop's user is the image's: a number without a name on the host."""
 
 DIRECTORY = "/var/tmp/sides"
 PORT = 8002

@@ -40,7 +40,7 @@ echo cached >"$HOME/.kube/gke_gcloud_auth_plugin_cache"
 echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",'
 echo ' "status": {"token": "of-the-plug-in"}}'
 """
-"""Logs in as gke-gcloud-auth-plugin does: by a file that it keeps below $HOME, without which it says nothing."""
+"""A program that logs in as gke-gcloud-auth-plugin does. Without its file below $HOME, it prints nothing."""
 STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "NeedDaemonReload")
 
 

@@ -52,7 +52,7 @@ class Dashboard:
         self.answers: dict[str, tuple[int, str]] = {}
         """Status and text of the answer to a method, to GET only if ``refuses_reads``."""
         self.refuses_reads = self.lost = False
-        """``lost``: no call that changes something gets an answer."""
+        """``lost``: calls that change something get no answer."""
         self.headers: dict[str, str] = {}
         self.requests: list[Request] = []
 
