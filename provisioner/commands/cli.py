@@ -1,6 +1,12 @@
-"""The command line ``provisioner``: its commands, their errors and exit codes.
+"""The command ``provisioner`` with its subcommands.
 
-Exit codes: 0 fine, 1 a problem found, 2 wrong usage or configuration, 130 Ctrl-C, 141 output closed by its reader.
+A command ends with one of these exit codes:
+
+* 0: success
+* 1: the command found a problem
+* 2: wrong usage or configuration
+* 130: Ctrl-C
+* 141: the reader of the output has closed the output
 """
 
 from __future__ import annotations
@@ -220,8 +226,8 @@ def _open_closed_streams() -> None:
 
 
 class _Screen(io.TextIOWrapper):
-    """A standard stream that removes control characters from texts, because texts of clouds and files may contain
-    control characters."""
+    """A standard stream that removes control characters from texts. Texts of clouds and files may contain such
+    characters."""
 
     is_drawn_on = False
     """True while the package rich draws on the terminal. Then control characters are kept, because rich writes them."""
@@ -241,7 +247,7 @@ def _screen(stream: TextIO) -> TextIO:
 
 
 def _discard_output() -> None:
-    """Redirect standard output to the null device, also for the text that Python flushes when the process ends."""
+    """Redirect standard output to the null device. Python then also discards the text that it flushes at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,9 @@
-"""The command ``provisioner configmap``: print the ConfigMap of the loop's pod, made from the directory that
-HostFactory's scripts read. So scripts and loop have the same configuration.
+"""The command ``provisioner configmap``: print the ConfigMap of the loop's pod.
 
-A ConfigMap is mounted as one directory without subdirectories, so each file must have a name of its own.
+The command makes the ConfigMap from the directory that HostFactory's scripts read. So the scripts and the loop have the
+same configuration.
+
+Kubernetes mounts a ConfigMap as one directory without subdirectories. Therefore each file must have a unique name.
 """
 
 from __future__ import annotations
@@ -83,8 +85,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path]]:
-    """Return two mappings of files that settings name, by setting: the files that the ConfigMap includes, and the files
-    that it leaves out because they may contain a private key."""
+    """Return the files that settings name, as two dicts of setting → path.
+
+    The ConfigMap includes the files of the first dict. It leaves out the files of the second dict, because these files
+    may contain a private key.
+    """
     included_files: dict[Place, Path] = {}
     left_files: dict[Place, Path] = {}
     configuration = settings(given)
@@ -99,7 +104,7 @@ def _find_files(given: Path | None) -> tuple[dict[Place, Path], dict[Place, Path
 
 
 def _format_setting(place: Place) -> str:
-    """Return the name of a setting as a comment shows it, for example ``ca_cert of pool west``."""
+    """Return a setting's name as comments show it, for example ``ca_cert of pool west``."""
     return f"{place[-1]} of pool {place[1]}" if len(place) > 1 else place[0]
 
 

@@ -1,5 +1,7 @@
-"""The command ``provisioner demand``: request and return machines as HostFactory does, so that there are as many as the
-sources want."""
+"""The command ``provisioner demand``: request and return machines by HostFactory's scripts.
+
+The command keeps as many machines as the sources want.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make steps until SIGTERM, and return an exit code. PROBLEM means that the server could not listen or, with
-    ``--once``, that the step or a source failed. Raises ConfigError, TemplatesError, and StateError, for example if
-    another process makes the steps."""
+    """Make steps until SIGTERM, and return an exit code.
+
+    Return PROBLEM if the server cannot listen. With ``--once``, also return PROBLEM if the step or a source fails.
+    Raises ConfigError and TemplatesError. Raises StateError, for example if another process makes the steps.
+    """
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
     provider = templates.load(directories.conf, os.environ)
@@ -85,9 +89,12 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _only_service(directories: Directories) -> Iterator[HostFactory]:
-    """Hold the right to make the steps: a lock in the state directory and, for a state in a Kubernetes API, a Lease.
-    Yield the scripts; their ``check`` raises SystemExit if the right is lost. Raises StateError if another process has
-    the right."""
+    """Hold the right to make the steps, and yield the scripts.
+
+    The right is a lock in the state directory. If the state is in a Kubernetes API, the right also needs a Lease. The
+    scripts' ``check`` raises SystemExit if this process has lost the right. Raises StateError if another process has
+    the right.
+    """
     lock, store = LockFile(os.path.join(directories.state, "demand.lock")), find_store(os.environ)
     # A script that outlives a killed process holds the lock, too, so no step begins before its request is recorded.
     if not lock.acquire(CALL_SECONDS):

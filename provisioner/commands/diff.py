@@ -104,11 +104,13 @@ def run(options: argparse.Namespace) -> int:
 def diff_document(
     memory: Memory, names: Collection[str] | None, observations: Mapping[str, Observation], prefix: str
 ) -> dict[str, Any]:
-    """Return the machines in groups of the same view and meaning. Groups with a difference come first.
+    """Return a document that compares HostFactory's last list, the memory and the clouds.
 
-    ``names``: the machines in HostFactory's last list; None before the first list. ``hostfactory``, ``memory`` and
-    ``clouds``: the numbers of machines in the list, in memory and in the clouds. ``unseen``: the reason for each pool
-    that could not be observed. ``groups``: view, meaning and machines of each group.
+    ``names``: the machines' names in the list; None before the first list. Keys of the document:
+
+    * ``hostfactory``, ``memory``, ``clouds``: the number of machines in each
+    * ``unseen``: the reason for each pool that could not be observed
+    * ``groups``: machines of the same view and meaning; groups with a difference come first
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}

@@ -1,5 +1,7 @@
-"""The command ``provisioner doctor``: run all checks at once, show each problem with its remedy, and pack all results
-into a file (the bundle) for support."""
+"""The command ``provisioner doctor``: run all checks, and show each problem with its remedy.
+
+The command can also pack all results into a file for support. This file is called the bundle.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +81,7 @@ order of the output."""
 
 
 class PartResult(NamedTuple):
-    """The output of one of the commands that doctor runs, or the result of one of doctor's own checks (disk and
-    clock)."""
+    """The result of one check. A check runs a command, or it is doctor's own check of the disk or the clock."""
 
     part: str
     command: str
@@ -135,9 +136,11 @@ def parts_environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 def ask(part: str, seen_as: str, command: Sequence[str], environment: Mapping[str, str]) -> PartResult:
-    """Run a command, and return its output under the heading ``part``. The result is fine if the exit code is 0. A
-    command that does not end within ``SECONDS`` counts as a problem. ``seen_as``: the command as an operator types
-    it."""
+    """Run a command, and return its output under the heading ``part``.
+
+    The result is fine if the exit code is 0. A command that does not end within ``SECONDS`` is a problem. ``seen_as``:
+    the command as an operator types it.
+    """
     part_result = partial(PartResult, part, seen_as)
     try:
         result = subprocess.run(
@@ -213,8 +216,11 @@ def doctor_lines(document: Document) -> Iterator[str]:
 
 
 def write_bundle(path: Path, results: Sequence[PartResult], environment: Mapping[str, str]) -> None:
-    """Write a new file ``path`` (the bundle) with the results, and with configuration, state, journal and log, without
-    secrets. Only the owner may read the bundle. Raises UsageError."""
+    """Write the bundle as a new file ``path``, which only the owner may read.
+
+    The bundle contains the results, configuration, state, journal and log. Secrets are removed. Raises UsageError if
+    the file cannot be written.
+    """
     withheld: set[str] = set()
     contents = dict(files(environment, withheld))
     remove_withheld = make_remover(withheld)
@@ -245,8 +251,8 @@ def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[
 def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path, Callable[[str], str]]]:
     """Yield the path of each file for the bundle, with a function that removes secrets from the file's content.
 
-    The files of the configuration come first. State, journal and the scripts' log come last, so that values that were
-    removed from the configuration are also removed from these files.
+    The configuration files come first. Their functions add the removed values to ``withheld``. The functions of state,
+    journal and log then remove the same values from these files.
     """
     try:
         state, conf = Path(directories.state), Path(directories.conf)
@@ -264,8 +270,10 @@ def _paths(directories: Directories, withheld: set[str]) -> Iterator[tuple[Path,
 
 
 def configuration(text: str, known: Collection[str], withheld: set[str]) -> str:
-    """Return the content of a configuration file as JSON, with only the values of the ``known`` settings. Add all other
-    values to ``withheld``."""
+    """Return a configuration file's text as JSON, with only the values of the ``known`` settings.
+
+    Add all other values to ``withheld``. If the text is neither JSON nor YAML, return a note in its place.
+    """
     text = text.removeprefix("\ufeff")
     try:
         try:

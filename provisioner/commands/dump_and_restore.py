@@ -1,5 +1,4 @@
-"""The commands ``provisioner dump`` and ``provisioner restore``: save a state in one file, and restore a state from
-this file.
+"""The commands ``provisioner dump`` and ``provisioner restore``: save a state in a file, and restore this state.
 
 With ``--yes``, a restore replaces an existing state, and moves the existing files aside.
 """
@@ -92,8 +91,11 @@ def run_restore(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
-    """Yield two values. If the state is in files: its directory, and None. If the state is in a Kubernetes API: an
-    empty temporary directory into which the state can be copied, and the state."""
+    """Yield a state directory, and the state in a Kubernetes API or None.
+
+    If the state is in files, yield the directory of these files. If the state is in a Kubernetes API, yield an empty
+    temporary directory. The caller can copy the state into this directory.
+    """
     state = open_state(given)
     if isinstance(state, StateDir):
         yield state, None

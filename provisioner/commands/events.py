@@ -42,11 +42,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
-    """Print every message until ``seconds`` have passed (None: without limit), until SIGTERM, or until the stream
-    breaks.
+    """Print every message until the time is over, SIGTERM arrives, or the stream breaks.
 
-    Return the reason if the stream broke, and an empty text if not. Raise BrokenPipeError if the reader of the output
-    has gone, because each further message would be taken from the subscription and lost.
+    ``seconds``: the time; None for no limit. Return the reason if the stream broke, and otherwise an empty text. Raise
+    BrokenPipeError if the reader of the output has gone. Otherwise the stream would take further messages from the
+    subscription, and they would be lost.
     """
     from provisioner.backends.pubsub_events import EventStream
 

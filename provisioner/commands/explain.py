@@ -1,5 +1,7 @@
-"""The command ``provisioner explain``: show the timeline of a request, a return request, a machine or a pool, its
-state, and the next events."""
+"""The command ``provisioner explain``: show the timeline of a subject, its state and its next events.
+
+The subject is a request, a return request, a machine or a pool.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def explain(state: State, id_: str) -> dict[str, Any]:
-    """Return the timeline, the state and the next events of the subject with this id.
+    """Return the timeline, the state and the next events of the subject with this id. Keys of the document:
 
-    ``kind`` (None if the id is unknown) and ``id``: the subject. ``timeline``: sentences with ``at``, ``until`` (UTC),
-    ``event`` and ``text``. ``now``: sentences about state and next events. ``machines``: the machines of a request, as
-    ``machine_documents`` returns them. ``caveats``: sentences about missing information. ``near``: known ids that
-    resemble an unknown id.
+    * ``kind``, ``id``: the subject; ``kind`` is None if the id is unknown
+    * ``timeline``: sentences about the past, with times in UTC
+    * ``now``: sentences about state and next events
+    * ``machines``: the machines of a request, as in ``machine_documents``
+    * ``caveats``: sentences about missing information
+    * ``near``: known ids that resemble an unknown id
     """
     sources = Sources(state)
     subject, excerpt = _find(sources, id_)
@@ -111,8 +115,11 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
 
 
 def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
-    """Return known ids that resemble an unknown id. If the id has the form of a machine of a known request, machines
-    of this request come first."""
+    """Return known ids that resemble an unknown id.
+
+    The unknown id may have the form of a machine's name, and contain the id of a known request. Then the machines of
+    this request come first.
+    """
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)
     record = sources.memory.requests.get(get_request_id(get_prefix(name), name))

@@ -216,13 +216,13 @@ def _known_names_message(name: str, names: set[str]) -> str:
 
 
 def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) -> dict[str, Any]:
-    """Return the effect of the command.
+    """Return the effect of the command as a document. Some of its keys:
 
-    ``changed``: False if the hold was already set or released. ``held_by``: the hold in force, or None. ``machine``:
-    True for the cancel of a machine. ``paused_by_settings``: True if provisioner.yaml also pauses the pool.
-
-    ``loop_runs``: True if a loop runs and applies the hold now. The caller adds ``anew``: the reason if holds.json was
-    unusable and was replaced, which released all other holds; else empty.
+    * ``changed``: False if the hold was already set or released
+    * ``held_by``: the hold in force, or None
+    * ``machine``: True for the cancel of a machine
+    * ``paused_by_settings``: True if provisioner.yaml also pauses the pool
+    * ``loop_runs``: True if a loop runs and applies the hold now
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)

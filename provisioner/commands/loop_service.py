@@ -132,8 +132,11 @@ class Service:
         self.loop.stop()
 
     def run(self, *, once: bool = False) -> None:
-        """Run until ``stop`` is called, or with ``once`` for one cycle. Raises ListenError, StateError,
-        SupersededError, and BackendError if the loop might touch machines of others in the place of a pool."""
+        """Run until ``stop`` is called; with ``once``, run one cycle.
+
+        Raises ListenError, StateError and SupersededError. Raises BackendError if a pool's place may contain machines
+        of others, which the loop might touch.
+        """
         relax_collector()
         self._check_places()
         self._is_started = True
@@ -147,7 +150,8 @@ class Service:
         log.info("Provisioner ended", extra={"id": self._settings.id})
 
     def _judge(self, settings: Settings) -> None:
-        """Raise ValueError if the loop would not start with these settings and the files that the settings name."""
+        """Raise ValueError if the loop would not start with these settings. The check includes the files that the
+        settings name."""
         try:
             ending_authorities(settings.ca_bundle, 0.0)
         except BackendError as error:

@@ -1,5 +1,7 @@
-"""Sentences for ``explain`` about the present state and the next events of a request, a return request, a machine or a
-pool."""
+"""Sentences for ``explain`` about the present state and the next events of a subject.
+
+The subject is a request, a return request, a machine or a pool.
+"""
 
 from __future__ import annotations
 

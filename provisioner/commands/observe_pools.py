@@ -58,11 +58,10 @@ def observe(
 
 
 def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float = math.inf) -> dict[str, T]:
-    """Run all calls at once. Return the results of the calls that ended within ``seconds``, by name. If a call raises
-    an error, raise this error.
+    """Run all calls at once. Return the results of the calls that ended within ``seconds``, by the call's name.
 
-    Every ``MESSAGE_SECONDS``, a message on standard error names the unfinished calls. ``noun``: the plural noun for the
-    calls in this message. If it is empty, no message is written.
+    If a call raises an error, raise this error. Every ``MESSAGE_SECONDS``, a message on standard error names the
+    unfinished calls. ``noun``: the plural noun for the calls in this message; empty to write no message.
     """
     started_at, futures = time.monotonic(), {name: Future[T]() for name in calls}
     for name, call in calls.items():  # use no executor, because its threads would delay the end of the process
@@ -131,8 +130,7 @@ def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str,
 
 
 def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
-    """Observe all pools. If a pool lacks machines of ``memory``, observe this pool a second time. ``memory``: None if
-    there is none.
+    """Observe all pools. If a pool lacks machines of ``memory``, observe this pool a second time.
 
     Raises BackendError if the configuration of a pool is wrong or names no reachable place.
     """

@@ -55,7 +55,8 @@ def make_clock(state: State) -> LoopClock:
 
 
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
-    """Return a Reconciler that writes the state with this ``epoch`` and has no backends, so that it cannot act."""
+    """Return a Reconciler that writes the state with this ``epoch``. The Reconciler has no backends, so it cannot
+    act."""
     return Reconciler(
         clock=clock,
         state=state,
@@ -67,12 +68,14 @@ def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: i
 
 
 def plan_document(plan: Plan | None, observations: Mapping[str, Observation]) -> dict[str, Any]:
-    """Return the actions of the next cycle.
+    """Return a document about the actions of the next cycle. Keys of the document:
 
-    ``creates``, ``deletes`` and ``closes``: an entry for each ``machine``, with ``pool``, ``template`` (empty if no
-    request has it) and ``reason``. ``deferred``: entries with a number of ``machines``. ``text``: the cloud's message,
-    or empty. ``pools``: the number of machines of each pool, or ``error`` and ``text`` if the pool could not be
-    observed or is not trusted.
+    * ``creates``, ``deletes``, ``closes``: an entry for each machine
+    * ``deferred``: entries with a number of ``machines`` and the cloud's message as ``text``
+    * ``pools``: the number of machines of each pool, or ``error`` and ``text`` if the pool was not observed or is not
+      trusted
+
+    ``template`` is empty if no request has the machine.
     """
     pools = {name: seen.log_fields for name, seen in observations.items()}
     if plan is None:
@@ -137,8 +140,11 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """Yield a line for all machines of the same pool, template and reason. The line ends with the message that the
-    cloud gave about the first of these machines, if there is one."""
+    """Yield a line for all machines of the same pool, template and reason.
+
+    The line ends with the cloud's message about the first of these machines, if the cloud gave a message. ``named``:
+    True to add a line with the name of each machine.
+    """
     key = itemgetter("pool", "template", "reason")
     for group in group_by(lambda entry: (*key(entry), entry.get("verdict")), entries).values():
         yield _line(word, len(group), group[0])

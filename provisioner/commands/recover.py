@@ -33,8 +33,11 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the recovery, and carry it out if an option says so. Return PROBLEM if the brake stays latched despite
-    ``--release-brake``, or if there is a problem and no option was given."""
+    """Print the recovery, and carry it out if an option says so.
+
+    Return PROBLEM if ``--release-brake`` cannot release the brake. Without an option, return PROBLEM if the state has a
+    problem.
+    """
     state = open_state(options.state_dir)
     plan, observations = _recovery(options, state)
     memory = plan.files.memory if plan.files.is_fine("memory") else None
@@ -59,8 +62,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pool_status(options: argparse.Namespace, state: intent_recovery.RecoverableState) -> PoolStatus:
-    """Return the pool status that the loop wrote. If it has no limits, add the limits of the configuration, unless the
-    configuration cannot be read."""
+    """Return the pool status that the loop wrote.
+
+    If the pool status has no limits, add the limits of the configuration. If the configuration cannot be read, add no
+    limits.
+    """
     try:
         pool_status = read_pool_status(state)
     except StateUnreadable:
@@ -94,15 +100,19 @@ def _recovery(
 
 
 def recovery_document(plan: Recovery, observations: Mapping[str, Observation], effects: Document) -> dict[str, Any]:
-    """Return the state of the files, the files to write, and the effects of a release of the brake.
+    """Return the state of the files, the files to write, and the effects of a release of the brake. Keys of the
+    document:
 
-    ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``). ``reasons``: why a file
-    is unreadable, by file. ``requests``, ``returns``: records to write back; in a request, ``kept`` is True if only its
-    machines are known. ``writes``: the files to write or move aside. ``unknown``: machines without a request.
-    ``unseen``: pools that could not be observed.
+    * ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``)
+    * ``reasons``: the reason for each unreadable file, by file
+    * ``requests``: requests to write back; ``kept`` is True if only the request's machines are known
+    * ``returns``: return requests to write back
+    * ``writes``: the files to write or to move aside
+    * ``unknown``: machines without a request
+    * ``unseen``: pools that could not be observed
+    * ``brake``, ``release_asked``, ``waiting``, ``forgotten``: as in ``StatusModel``
 
-    ``brake``, ``release_asked``, ``waiting`` and ``forgotten``: as in ``StatusModel``. The caller adds what the command
-    has done: ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence).
+    The caller adds the command's effects: ``applied``, ``released``, ``moved`` (files) and ``outcome`` (a sentence).
     """
     intent = plan.intent
     return {

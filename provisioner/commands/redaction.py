@@ -1,7 +1,7 @@
 """Removal of secrets from texts and documents for the bundle of ``provisioner doctor``. The functions are pure.
 
-Operators write configuration files. The bundle contains only those of their settings that are known to contain no
-secret. From texts that programs write, everything that resembles a secret is removed.
+Operators write configuration files. The bundle contains only the values of known settings, which contain no secret.
+Programs write all other texts. From these texts, the functions remove everything that resembles a secret.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ def mask_secrets(text: str) -> str:
 
 
 def _masked(lines: list[str]) -> Iterator[str]:
-    """Yield each line without its secrets. Lines that are indented deeper than a secret's name, and items of a list
-    below the name, belong to the secret."""
+    """Yield each line without its secrets.
+
+    A line may contain a secret's name. Deeper indented lines and list items below this line belong to the secret.
+    """
     named, is_open = None, False
     for number, line in enumerate(lines):
         depth = len(line) - len(line.lstrip())
@@ -115,8 +117,11 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in the line. If there is no such name, but one of the lines ``around`` names
-    a secret, return the match of a value. Return None if the line contains neither."""
+    """Return the match of a secret's name in the line; None if the line has no secret.
+
+    The name may be on another line, and the secret on this line. Therefore, if a line of ``around`` names a secret,
+    return the match of a value.
+    """
     if named := NAMED.search(line):
         return named
     pair = PAIR.search(line)
@@ -124,8 +129,8 @@ def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
 
 
 def make_remover(values: Collection[str]) -> Callable[[str], str]:
-    """Return a function that removes these values from a text, also where they are written in JSON's or Python's
-    notation."""
+    """Return a function that removes these values from a text. The function also finds the values in JSON's and
+    Python's notation."""
     written = {form for value in values for form in (value, json.dumps(value)[1:-1], repr(value)[1:-1])}
     longest_first = sorted((form for form in written if len(form) >= SHORTEST), key=len, reverse=True)[:MOST]
     if not longest_first:
@@ -153,8 +158,10 @@ def _is_secrets_name(text: str) -> bool:
 
 
 def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str = "", is_known: bool = False) -> Any:
-    """Return a document that an operator wrote, with only the values of the ``known`` settings. Add all other values to
-    ``withheld``. ``key``, ``is_known``: the key of ``value``, and True if this key is known."""
+    """Return a document that an operator wrote, with only the values of the ``known`` settings.
+
+    Add all other values to ``withheld``. ``key``: the key of ``value``. ``is_known``: True if this key is known.
+    """
     if isinstance(value, dict):
         return {
             name if PLAIN.fullmatch(name) else WITHHELD: harmless(part, known, withheld, key=name, is_known=ours)

@@ -1,6 +1,7 @@
 """The commands ``provisioner request``, ``provisioner return`` and ``provisioner requests``: machines for an operator
-who has no HostFactory at hand. The commands call HostFactory's scripts, so the loop treats the requests like
-HostFactory's.
+without HostFactory.
+
+The commands call HostFactory's scripts. So the loop treats the operator's requests like HostFactory's requests.
 
 The commands never poll HostFactory's own requests, because a call of getRequestStatus settles a terminal answer.
 """

@@ -36,8 +36,8 @@ def parse_address(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the loop, and return an exit code.
 
-    PROBLEM means that another loop took over, or that the server could not listen. With ``--once``, PROBLEM also means
-    that the loop could not observe all pools or could not plan.
+    Return PROBLEM if another loop took over, or if the server could not listen. With ``--once``, also return PROBLEM if
+    the loop could not observe all pools or could not plan.
     """
     from provisioner.commands.loop_service import Service
     from provisioner.loop.cycle_report import SupersededError

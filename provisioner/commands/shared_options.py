@@ -42,8 +42,11 @@ def add_shared(command: argparse.ArgumentParser, *names: str, outputs: Sequence[
 
 
 def _get_directory(read: Callable[[], str], option: str) -> str:
-    """Return the directory that ``read`` finds in the environment. Raises a DirectoryError that also names the option
-    (``option``) by which an operator can give the directory."""
+    """Return the directory that ``read`` finds in the environment.
+
+    Raises DirectoryError if ``read`` raises it. The message then also names ``option``, by which an operator can name
+    the directory.
+    """
     try:
         return read()
     except DirectoryError as error:
@@ -65,9 +68,9 @@ def settings(given: Path | None) -> Settings:
 
 
 def open_state(given: Path | None, *, follows: bool = False) -> StateDir | KubeState:
-    """Return the state, in files or in a Kubernetes API. ``given``: the option ``--state-dir``; None for the place that
-    HostFactory's environment names.
+    """Return the state, which is in files or in a Kubernetes API.
 
+    ``given``: the directory of the option ``--state-dir``; None to find the state by HostFactory's environment.
     ``follows``: True for a running loop, which follows changes in the Kubernetes API. Raises UsageError,
     DirectoryError, TemplatesError, StateError.
     """
@@ -113,8 +116,11 @@ def find_store(environment: Mapping[str, str], given: Path | None = None) -> Kub
 
 
 def state_directory(given: Path | None) -> StateDir:
-    """Return the state directory that ``--state-dir`` (``given``) or HostFactory's environment names. Raises
-    DirectoryError, and UsageError if there is no such directory or if the state is in a Kubernetes API."""
+    """Return the state directory that ``given`` or HostFactory's environment names.
+
+    ``given``: the directory of the option ``--state-dir``. Raises DirectoryError. Raises UsageError if the directory
+    does not exist, or if the state is in a Kubernetes API.
+    """
     from provisioner.state.directory import StateDir
 
     if (store := find_store(os.environ, given)) is not None:
@@ -149,7 +155,8 @@ def show(
 
 
 def format_output(output: str, document: Document, lines: Callable[[Document], Iterable[str]]) -> str:
-    """Return the document as JSON or YAML if ``output`` says so, and if not, as ``lines`` for a terminal."""
+    """Return the document as JSON or YAML if ``output`` names this format. Otherwise return ``lines`` for a
+    terminal."""
     if output not in ("json", "yaml"):
         from provisioner.telemetry.pool_windows import format_local_time
 

@@ -1,8 +1,7 @@
-"""The command ``provisioner status``: show the state of requests, machines, pools and loop, and the problems that need
-an operator.
+"""The command ``provisioner status``: show the state of requests, machines, pools and loop.
 
-``--watch`` reads the state again and again. On a terminal it draws a picture that it updates. If the output is no
-terminal, it prints a block of text for each reading.
+The command also shows the problems that need an operator. With ``--watch``, it reads the state again and again. On a
+terminal, it draws a picture and updates it. Otherwise it prints a block of text for each reading.
 """
 
 from __future__ import annotations

@@ -61,8 +61,10 @@ def _machines(seen: StatusModel, wide: bool) -> Table:
 
 
 def _requests(seen: StatusModel) -> Table:
-    """Return a table of the open requests. Each row has a bar that shows how many machines run, and the reasons for the
-    missing machines."""
+    """Return a table of the open requests.
+
+    Each row has a bar for the number of running machines, and the reasons for the missing machines.
+    """
     table = Table("request", "template", "", "running", "missing", box=None, pad_edge=False)
     for request in seen.requests:
         if request["status"] == "running":

@@ -92,8 +92,10 @@ def _head(seen: StatusModel) -> Iterator[str]:
 
 
 def _tables(seen: StatusModel, *, wide: bool) -> Iterator[str]:
-    """Yield the tables of machines by template and by pool. ``wide``: True to add a table by template and pool, and to
-    show each last error in full."""
+    """Yield the tables of machines by template and by pool.
+
+    ``wide``: True to add a table by template and pool, and to show each last error in full.
+    """
     tables = [("template", seen.templates), ("pool", seen.pools)]
     if wide:
         tables.append(("template in pool", seen.machines))
@@ -113,8 +115,11 @@ NUMBERS = ("wanted", "running", "pending", "failed", "lost", "window", "cap")
 
 
 def title_of(row: Row) -> str:
-    """Return the title of a row: its template and its pool. A row that counts all pools has only a template, and a row
-    that counts all templates has only a pool."""
+    """Return the title of a row: its template and its pool.
+
+    If the row counts all pools, the title has only the template. If the row counts all templates, the title has only
+    the pool.
+    """
     return format_printable(f"{row.template} in {row.pool}" if row.pool and row.template else row.name)
 
 
@@ -145,8 +150,10 @@ def _request_line(request: Document) -> str:
 
 
 def brake_lines(document: Document, *, shown: int = SHOWN) -> list[str]:
-    """Return lines about the brake, and about the machines and requests that a release of the brake affects. ``shown``:
-    maximum number of machines that are named."""
+    """Return lines about the brake, and about the effects of its release on machines and requests.
+
+    ``shown``: the maximum number of machines that the lines name.
+    """
     lines, brake = [], document["brake"]
     if brake:
         where = f" in pool {brake['pool']}" if brake["pool"] else ""
@@ -173,8 +180,11 @@ AUDIT = "gcloud logging read 'protoPayload.methodName:(createInstances OR pods.c
 
 
 def _conflict_lines(brake: Document) -> list[str]:
-    """Return lines about an identity conflict: the times at which machines without a request appeared, and the way to
-    find another provisioner that makes such machines. Return no lines if the brake has another reason."""
+    """Return lines about an identity conflict; no lines if the brake has another reason.
+
+    The lines show the times at which machines without a request appeared. They also show how an operator finds another
+    provisioner that makes such machines.
+    """
     if brake["reason"] not in CONFLICTS or not brake["orphans"]:
         return []
     times = [f"{one['machines']} at {format_local_time(one['seen_at'])}" for one in brake["orphans"]]

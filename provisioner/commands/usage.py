@@ -73,13 +73,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> dict[str, Any]:
-    """Return the usage from day ``since`` to day ``until``, both included. Raises StateError.
+    """Return the usage from day ``since`` to day ``until``, both included. Raises StateError. Keys of the document:
 
-    ``rows``: the columns in ``by``, with ``hours``, and ``cost`` at present prices. ``total``: their sums. A ``cost``
-    is None if no machine of the row has a price. ``unpriced_hours``: hours of machines without a price.
+    * ``rows``: the columns in ``by``, with ``hours``, and ``cost`` at present prices
+    * ``total``: the sums of the rows
+    * ``unpriced_hours``: hours of machines without a price
+    * ``counted_since``: the time since which ended machines are counted; None before the first ended machine
+    * ``now``: the number of existing machines, their cost ``per_hour``, and the cost of this ``month``, with budgets
 
-    ``counted_since``: the time since which ended machines are counted; None if none was counted yet. ``now``: the
-    number of existing machines, their cost ``per_hour``, and the cost of this ``month``, with budgets.
+    A ``cost`` is None if no machine of the row has a price.
     """
     memory, pool_status = state.memory.read(), read_pool_status(state)
     limits = pool_status.limits or Limits("", {}, {})
@@ -103,8 +105,10 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the machine-milliseconds of each group of the columns ``by``. Each group has a separate number for every
-    combination of template, pool and account, because their prices may differ."""
+    """Return the machine-milliseconds of each group of the columns ``by``.
+
+    Within a group, each combination of template, pool and account has its own number, because prices may differ.
+    """
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():
         for cell, milliseconds in cells.items():
