@@ -1,2 +1,2 @@
-"""Demand without HostFactory: sources, which say how many machines are wanted, and steps, which request and return
-machines by HostFactory's scripts."""
+"""Demand without HostFactory. Sources say how many machines are wanted. Steps request and return machines by
+HostFactory's scripts."""

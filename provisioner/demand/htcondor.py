@@ -1,7 +1,7 @@
-"""Demand of an HTCondor pool: its idle jobs, and those of our machines that work there.
+"""Demand of an HTCondor pool: its idle jobs, and our machines that work in the pool.
 
-The commands ``condor_q`` and ``condor_status`` ask HTCondor. The program ``htcondor_bindings`` can take their place; it
-prints the same lines. Options and words of the commands are those of HTCondor 23 to 25.
+The commands ``condor_q`` and ``condor_status`` ask HTCondor. The program ``htcondor_bindings`` can replace them, and
+prints the same lines. The commands' options and words are those of HTCondor 23 to 25.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class HTCondor(ClusterSource):
     def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
         """Return the idle jobs, and our machines that the pool lists. Raise SourceError if an answer is incomplete.
 
-        Jobs are read before machines. So a job that starts between the two reads counts as idle, and its machine as
-        working.
+        Jobs are read before machines. A job may start between the two reads. Then the job counts as idle, and its
+        machine as working.
         """
         return list(map(_read_job, self._ask("jobs", self.constraint(), JOB_ATTRIBUTES))), self._read_members(fleet)
 
     def _read_members(self, fleet: Fleet) -> dict[str, Member]:
         """Return our running machines that the pool lists, with the sums of their usable slots.
 
-        A slot is usable if a job may start there. A slot that is claimed for a job but does not run it yet is usable,
-        too, because this job still counts as idle. A machine works unless all its slots are unclaimed.
+        A slot is usable if a job may start there. A claimed slot is usable, too, until its job starts, because this job
+        still counts as idle. A machine works unless all its slots are unclaimed.
         """
         members: dict[str, Member] = {}
         for name, state, activity, *texts in self._ask("slots", OUR_SLOTS, SLOT_ATTRIBUTES):
@@ -83,9 +83,11 @@ class HTCondor(ClusterSource):
     def _ask(self, what: str, constraint: str, attributes: Sequence[str]) -> Iterator[list[str]]:
         """Yield the evaluated values of the attributes for each job or slot (``what``).
 
-        ``-autoformat`` is used because ``-json`` does not evaluate: RequestMemory is an expression unless the user set
-        it. ``-autocluster`` would count running jobs, too. Each schedd gets a separate command, because ``condor_q
-        -global`` returns the exit code of the last schedd. A user's text in place of a number is printed as ``error``.
+        The commands print with ``-autoformat``, because ``-json`` does not evaluate expressions such as RequestMemory.
+        ``-autocluster`` would count running jobs, too.
+
+        Each schedd gets a separate command, because ``condor_q -global`` returns the exit code of the last schedd.
+        HTCondor prints ``error`` if a user wrote a text in place of a number.
         """
         pool = ["-pool", self.pool] if self.pool else []
         numbers = [f"real({name})" for name in attributes]
@@ -110,8 +112,10 @@ class HTCondor(ClusterSource):
 
 
 def _read_job(values: Sequence[str]) -> Jobs:
-    """Return the job or the group of equal jobs in a line. If a requested amount is not a number of at least 0, the
-    need of the jobs is unknown."""
+    """Return the job, or the group of equal jobs, that a line describes.
+
+    If a requested amount is not a number of at least 0, the need of the jobs is unknown.
+    """
     count, cpus, memory, gpus = (_number(text, default) for text, default in zip(values, DEFAULTS, strict=True))
     if not all(0 <= need < math.inf for need in (cpus, memory, gpus)):
         return Jobs(int(count), 0, 0, oddity=f"RequestCpus, RequestMemory, RequestGPUs: {', '.join(values[1:])}")

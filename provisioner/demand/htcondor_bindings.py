@@ -1,7 +1,7 @@
-"""A program that asks HTCondor by PyPI's package ``htcondor`` (module htcondor2). It prints a line for each group of
-equal jobs, or for each slot.
+"""A program that asks HTCondor by PyPI's package ``htcondor`` (module htcondor2).
 
-The program runs as a separate process, because a query of htcondor2 has no time-out and keeps Python's global lock.
+It prints a line for each group of equal jobs, or for each slot. The program runs as a separate process, because a query
+of htcondor2 has no time-out. Such a query also keeps Python's global lock.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ fraction of the larger count."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line for each group of jobs or each slot: the values of the attributes, separated by spaces. Return the
-    exit code.
+    """Print a line for each group of jobs or each slot, and return the exit code.
 
-    Arguments: ``jobs`` or ``slots``, the pool, the schedds (separated by commas), the constraint, the attributes.
+    A line contains the values of the attributes, separated by spaces. Arguments: ``jobs`` or ``slots``, the pool, the
+    schedds (separated by commas), the constraint, the attributes.
     """
     what, pool, schedds, constraint, *attributes = arguments
     try:
@@ -44,11 +44,12 @@ def main(arguments: Sequence[str]) -> int:
 def _groups(
     htcondor2: Any, collector: Any, names: Sequence[str], constraint: str, attributes: Sequence[str]
 ) -> list[Any]:
-    """Return a group of jobs for each combination of values. Raise LookupError if a schedd is unknown, or if its groups
-    do not hold all idle jobs.
+    """Return a group of jobs for each combination of values.
 
-    A schedd applies the constraint to jobs and then to groups, which have only the attributes that the query names.
-    Therefore the query names all attributes of the constraint.
+    Raise LookupError if a schedd is unknown, or if its groups do not hold all idle jobs.
+
+    A schedd applies the constraint to jobs, and then also to groups. A group has only the attributes that the query
+    names. Therefore the query names all attributes of the constraint.
     """
     classad2 = import_module("classad2")
     used = classad2.ClassAd().externalRefs(classad2.ExprTree(constraint))

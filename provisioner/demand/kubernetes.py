@@ -1,6 +1,6 @@
-"""Unschedulable pods of a Kubernetes cluster as demand. A machine of ours is the node that has the machine's name.
+"""Unschedulable pods of a Kubernetes cluster as demand. A machine of ours is the node with the machine's name.
 
-Bound pods and nodes are read before unschedulable pods, so that a pod that is bound between these reads is not counted
+Bound pods and nodes are read before unschedulable pods. So a pod that is bound between these reads is not counted
 twice.
 """
 
@@ -47,8 +47,8 @@ NodeTaints = Annotated[Mapping[str, Taints], Expects("a mapping of templates to 
 
 
 class Kubernetes(ClusterSource):
-    """The unschedulable pods of a Kubernetes cluster. Pods that wait because of other pods, for example an affinity to
-    them, count, too, unless ``selector`` leaves them out."""
+    """The unschedulable pods of a Kubernetes cluster. A pod that waits because of other pods also counts, for example
+    because of an affinity to them. ``selector`` can leave such pods out."""
 
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False), Expects("a list of namespaces")] = ()
     """Namespaces of the pods that count; default all."""
@@ -93,8 +93,11 @@ class Kubernetes(ClusterSource):
 
 
 def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
-    """Return a pod as a job. Return an empty list if a new node would not help: the scheduler has not tried the pod;
-    the pod is gated, is being deleted or waits for a volume claim; or other pods are preempted for this pod."""
+    """Return a pod as a list with one job; an empty list if a new node would not help.
+
+    A new node does not help a pod that is gated, is being deleted, or waits for a volume claim. The list is also empty
+    before the scheduler has tried the pod. It is empty, too, while the scheduler preempts other pods for this pod.
+    """
     status = pod.get("status") or {}
     tried = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]
     results = [(one.get("reason"), VOLUME_CLAIM in f"{one.get('message')}".lower()) for one in tried]
@@ -108,8 +111,10 @@ def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
 
 
 def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> bool:
-    """Return True if a new node with these labels and taints accepts a pod, by the pod's node selector, required node
-    affinity and tolerations."""
+    """Return True if a new node with these labels and taints accepts a pod.
+
+    The pod's node selector, required node affinity and tolerations decide.
+    """
     rules = [{"key": key, "operator": "In", "values": [one]} for key, one in (spec.get("nodeSelector") or {}).items()]
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {TERMS: [{}]}
     terms = [[*rules, *one.get("matchExpressions", ()), *one.get("matchFields", ())] for one in required[TERMS]]
@@ -118,8 +123,11 @@ def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> b
 
 
 def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
-    """Return True if a node with these labels fulfils a rule. For Gt and Lt the label must exist, but its value is not
-    compared. A rule about the field ``metadata.name`` finds no name, because the name is unknown."""
+    """Return True if a node with these labels fulfils a rule.
+
+    For Gt and Lt, the label must exist, but its value is not compared. A rule about the field ``metadata.name`` finds
+    no name, because the new node's name is unknown.
+    """
     key, operator = rule["key"], rule["operator"]
     is_found = labels[key] in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels
     return key in COMMON_LABELS or is_found != (operator in ("NotIn", "DoesNotExist"))
@@ -139,7 +147,7 @@ def _amounts(amount: Callable[[str], float]) -> tuple[float, float, float]:
 
 
 def _is_work(pod: Object) -> bool:
-    """Return False for a pod of a DaemonSet, and for a mirror pod (its node's kubelet runs it from a file)."""
+    """Return False for a pod of a DaemonSet, and for a mirror pod. A node's kubelet runs a mirror pod from a file."""
     owners = [owner["kind"] for owner in pod["metadata"].get("ownerReferences") or ()]
     return "DaemonSet" not in owners and MIRROR not in (pod["metadata"].get("annotations") or {})
 

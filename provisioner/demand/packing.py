@@ -1,8 +1,9 @@
 """Packing of waiting jobs onto machines: first-fit-decreasing by processors, memory and GPUs. No I/O, no clock.
 
-The jobs first fill the unclaimed capacity of machines that work, then machines without work, and then new machines of
-the smallest template that fits. Equal jobs and equal machines are packed together, so that the time does not depend on
-the number of jobs.
+The jobs first fill the unclaimed capacity of machines that work. Then they fill machines without work. Then they fill
+new machines of the smallest template that fits.
+
+Equal jobs and equal machines are packed together. So the time does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class Jobs(NamedTuple):
     """Description of jobs whose need is unknown, so that they fit no template; empty for other jobs."""
 
     def fits(self, template: str, shape: Shape) -> bool:
-        """Return True if an empty machine of the template can run one of these jobs. A job without GPUs does not fit a
-        machine with GPUs, because the GPUs would be wasted."""
+        """Return True if an empty machine of the template can run one of these jobs.
+
+        A job without GPUs does not fit a machine with GPUs, because the job would waste the GPUs.
+        """
         is_large_enough = all(need <= size for need, size in zip(self[1:4], shape, strict=True))
         is_allowed = not self.oddity and (self.templates is None or template in self.templates)
         return is_large_enough and is_allowed and bool(self.gpus) == bool(shape.gpus)
@@ -110,11 +113,12 @@ class ClusterSource(SourceSettings):
         return set(self.only_templates)
 
     def read(self, fleet: Fleet) -> Reading:
-        """Return as wanted the machines that work or that waiting jobs need, and as idle the machines without work.
-        Raise SourceError.
+        """Return the wanted machines and the idle machines. Raise SourceError.
 
-        A template counts as no larger than its largest machine that was seen without work. Otherwise a job that fits
-        the size in HostFactory's file, but not the real machines, would request machines for ever.
+        Wanted are machines that work, and machines that waiting jobs need. Idle are machines without work.
+
+        A template counts as no larger than its largest idle machine so far. Otherwise a job that fits only the size in
+        HostFactory's file would request machines for ever.
         """
         others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
         running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}
@@ -134,8 +138,11 @@ class ClusterSource(SourceSettings):
         return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
-        """Return the seconds for which each machine has been seen idle in at least two reads in a row. A single read is
-        not enough, because it may fall between two jobs. A machine that has not joined in time is idle, too."""
+        """Return the seconds for which each idle machine has been idle.
+
+        A machine is idle if at least two reads in a row show no work. A single read may fall between two jobs. A
+        machine that has not joined in time is idle, too.
+        """
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}
         self._idle_since = {name: self._idle_since.get(name, fleet.now) for name in joins if not works[name]}
@@ -143,10 +150,10 @@ class ClusterSource(SourceSettings):
 
 
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
-    """Return the machines that work, that take jobs, or that replace machines that have not joined in time. Return also
-    the jobs that fit no template.
+    """Return the wanted machines, and the jobs that fit no template. The result does not say which machines are idle.
 
-    ``members``: our machines that have joined the cluster, by name. The result does not say which machines are idle.
+    Wanted are machines that work, machines that take jobs, and replacements for machines that have not joined in time.
+    ``members``: our machines that have joined the cluster, by name.
     """
     taken, idle, absent = Counter[_Room](), Counter[_Room](), Counter[str]()
     for name, machine in fleet.running.items():
@@ -169,10 +176,12 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
 
 
 def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, tuple[str, ...]]], Counter[str]]:
-    """Return two values: the jobs that fit a template, and the numbers of all other jobs by their need. Equal jobs are
-    added up. Each job comes with the templates that fit, the smallest first.
+    """Return the jobs that fit a template, and the numbers of all other jobs by their need.
 
-    Jobs of large templates come first; for the same template, jobs that take a larger share of its machine.
+    Equal jobs are added up. Each fitting job comes with the templates that fit, the smallest first.
+
+    Jobs of larger templates come first. Among jobs of the same template, the jobs that take a larger share of a machine
+    come first.
     """
     sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name], name))
     jobs = [job for job in jobs if job.number > 0]

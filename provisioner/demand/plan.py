@@ -1,8 +1,9 @@
-"""The decision of a step: the machines to request and to return. It follows from the last values of all sources and
-from our machines, which are recovered from the scripts' answers. No I/O, no clock, no log.
+"""The decision of a step: the machines to request and to return. No I/O, no clock, no log.
 
-A step never requests more machines than are missing now. It returns only machines that do not work, and only a share of
-a template at once. These machines have to leave, or fewer machines have been wanted for some time.
+The decision follows from the last values of all sources, and from our machines. The scripts' answers name our machines.
+
+A step requests no more machines than are missing now. It returns only machines that do not work. It returns only a
+share of a template at once. These machines have to leave, or fewer machines have been wanted for some time.
 """
 
 from __future__ import annotations
@@ -70,8 +71,10 @@ class LastValue:
 
     @property
     def idle(self) -> Mapping[str, float] | None:
-        """Return the machines that are idle now. Return no machine if the last read failed, because the source may have
-        given work to a machine since its last reading. Return None if the source knows no machines."""
+        """Return the machines that are idle now; None if the source knows no machines.
+
+        Return no machine if the last read failed. Since its last reading, the source may have given work to a machine.
+        """
         if self.reading is not None and (self.reading.idle is None or not self.problem):
             return self.reading.idle
         return {}
@@ -125,7 +128,7 @@ def _find_hindrance(deciding: Mapping[str, LastValue]) -> str:
 
 
 def _idle_everywhere(known: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the machines that each source in ``known`` reports as idle, with the shortest of the reported times."""
+    """Return the machines that all sources in ``known`` report as idle, each with the shortest reported time."""
     return {name: min(idle[name] for idle in known) for name in set[str].intersection(*map(set, known))}
 
 
@@ -177,8 +180,11 @@ class Step(NamedTuple):
 
 
 def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand, levels: Levels, now: float) -> Step:
-    """Return the calls of this step. ``lost``: seconds left for the machines that HostFactory has to return; 0 for a
-    machine that is gone. ``levels``: from the step before; empty after a start. ``now``: epoch seconds."""
+    """Return the calls of this step.
+
+    ``lost``: seconds left for each machine that HostFactory has to return; 0 for a machine that is gone. ``levels``:
+    the levels that the previous step returned; empty after a start. ``now``: epoch seconds.
+    """
     running = Counter(one.template for one in ours.running.values())
     shares = Counter({template: max(1, int(settings.fall_share * number)) for template, number in running.items()})
     returns = _find_leaving(wish, ours, lost, shares)
@@ -212,8 +218,10 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
 
 
 def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Counter[str]) -> list[str]:
-    """Return the machines that are gone, and free machines that have to leave, the soonest end first. ``shares``: the
-    number of machines that may still leave, by template; each leaving machine reduces this number."""
+    """Return machines that are gone, and free machines that have to leave, the soonest end first.
+
+    ``shares``: the number of machines that may still leave, by template. Each leaving machine reduces this number.
+    """
     leaving = []
     for name in sorted(lost.keys() & ours.settled, key=lambda name: (lost[name], name)):
         template = ours.running[name].template
@@ -225,7 +233,7 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
 
 
 def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
-    """Return True if the machine is idle, or if no source knows the machines of its template."""
+    """Return True if the machine is idle. Also return True if no source knows the machines of its template."""
     idle = wish.idle.get(ours.running[name].template)
     return idle is None or name in idle
 

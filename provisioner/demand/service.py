@@ -1,7 +1,7 @@
-"""The service that requests and returns machines as HostFactory does, so that there are as many as the sources want.
+"""The service that requests and returns machines as HostFactory does. It keeps as many machines as the sources want.
 
-The service keeps no record of its requests. Each step finds them in intent, by their account, so a crash at any point
-neither repeats a request nor loses one.
+The service keeps no record of its requests. Each step finds them in intent by their account. So a crash at any point
+neither repeats a request nor loses a request.
 """
 
 from __future__ import annotations
@@ -86,8 +86,10 @@ class Report:
 
     @contextmanager
     def noted_problems(self) -> Iterator[None]:
-        """End the block at an error of the state, a script or a scheduler, and note the error. Only the first error is
-        kept."""
+        """End the block at an error of the state, a script or a scheduler.
+
+        The report keeps the text of the first error.
+        """
         try:
             yield
         except (StateError, ScriptFailed, SourceError) as error:
@@ -115,9 +117,11 @@ class DemandService:
         """Machines that were returned. The set keeps their names, because their return requests may leave intent."""
 
     def step(self, now: float) -> Report:
-        """Make one step, and return its report. ``now``: epoch seconds. An error of the state or of a script ends the
-        step, except that after a failed request the other requests are still made. The next step finds out which calls
-        had an effect."""
+        """Make one step, and return its report. ``now``: epoch seconds.
+
+        An error of the state or of a script ends the step. After a failed request, however, the step still makes the
+        other requests. The next step finds out which calls had an effect.
+        """
         report = Report(now, next_at=now + self._settings.interval_seconds)
         with report.noted_problems():
             ours, lost = self._recover()
@@ -138,7 +142,7 @@ class DemandService:
         return report
 
     def _recover(self) -> tuple[Ours, Mapping[str, int]]:
-        """Return our requests and machines, and the seconds left of the machines that have to be returned."""
+        """Return our requests and machines, and the seconds left for each machine that has to be returned."""
         requests, returns = read_requests(self._states, ACCOUNT)
         self._ended = {id_: entry for id_, entry in self._ended.items() if id_ in requests or id_ in returns}
         entries = self._read_answers(requests)
@@ -156,8 +160,10 @@ class DemandService:
         return {id_: read.get(id_) or self._ended[id_] for id_ in ids}
 
     def _read_sources(self, fleet: Fleet) -> None:
-        """Read all sources at once, and keep the results. Log the jobs that fit no template, unless the last reading
-        had jobs of the same description."""
+        """Read all sources at once, and keep the results.
+
+        Log the jobs that fit no template, unless the last reading had jobs of the same description.
+        """
         sources = self._settings.sources
         with ThreadPoolExecutor(max(1, len(sources)), "source") as threads:
             reads = {name: threads.submit(source.read, fleet) for name, source in sources.items()}
@@ -190,8 +196,10 @@ class DemandService:
 
 
 def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Request], dict[str, Sequence[str]]]:
-    """Return two mappings by id, over all shards: the requests of an account, and the machines of each return request.
-    Raises StateError if the intent of a shard is lost, old or unreadable."""
+    """Return an account's requests by id, and the machines of each return request by id.
+
+    Both dicts cover all shards. Raises StateError if the intent of a shard is lost, old or unreadable.
+    """
     requests, returns = dict[str, Request](), dict[str, Sequence[str]]()
     for state in states:
         try:

@@ -1,5 +1,4 @@
-"""Sources that know only numbers: a constant, a timetable, the output of a program, a web page, and a query to
-Prometheus."""
+"""Sources that know only numbers: constant, timetable, program, web page, and query to Prometheus."""
 
 from __future__ import annotations
 
@@ -128,8 +127,10 @@ class Window(Section):
     """Number of machines in the window. No default."""
 
     def covers(self, now: float, zone: ZoneInfo) -> bool:
-        """Return True if the window contains the time ``now`` (epoch seconds). If clocks are changed so that a time of
-        the window does not exist or exists twice, the longer window counts."""
+        """Return True if the window contains the time ``now`` (epoch seconds).
+
+        A change of clocks may skip or repeat the window's begin or end. Then the longer window counts.
+        """
         today = datetime.fromtimestamp(now, zone).date()
         for day in (today - timedelta(days=1), today):
             last = day + timedelta(days=self.end <= self.begin)
@@ -164,8 +165,10 @@ class Schedule(SimpleSource):
 
 
 def run_program_of_source(argv: Sequence[str], seconds: float, most_bytes: int = MOST_BYTES) -> str:
-    """Return the output of a program. Raise SourceError if the program cannot be run, fails, does not end in time, or
-    prints too much."""
+    """Return the output of a program.
+
+    Raise SourceError if the program cannot be run, fails, does not end in time, or prints too much.
+    """
     with source_errors(argv[0]):
         code, output, errors = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
         if code:
@@ -241,11 +244,13 @@ class Prometheus(Url):
 
 
 def read_query_result(answer: Mapping[str, Any]) -> object:
-    """Return the number of an instant query, or the numbers by the label ``template``. Raise SourceError if the result
-    is empty or may be incomplete, and an error of ``ODD_RESPONSES`` if the response has an unexpected form.
+    """Return the number of an instant query, or the numbers by the label ``template``.
 
-    An empty result is not 0: Prometheus also has no series while it cannot scrape a target. A result with warnings may
-    lack data, as Prometheus and Thanos document; VictoriaMetrics has ``isPartial`` instead.
+    Raise SourceError if the result is empty or may be incomplete. Raise an error of ``ODD_RESPONSES`` if the response
+    has an unexpected form.
+
+    An empty result is not 0, because Prometheus also returns no series if it cannot scrape a target. Prometheus and
+    Thanos document that a result with warnings may lack data. VictoriaMetrics has ``isPartial`` instead.
     """
     if answer["status"] != "success":
         raise SourceError(words(f"the query failed: {answer.get('error')}"))

@@ -1,7 +1,9 @@
-"""Pending jobs of a Slurm cluster as demand, by Slurm's own commands. A machine is known to Slurm under its own name.
+"""Pending jobs of a Slurm cluster as demand, by Slurm's own commands. Slurm knows a machine by the machine's name.
 
-``squeue`` prints one line for each pending element of a job array, because a list of elements in one line is cut off.
-Nodes are read before jobs, so that a job that starts between these reads is not counted twice.
+``squeue`` prints one line for each pending element of a job array. In one line, Slurm would cut off a long list of
+elements.
+
+Nodes are read before jobs. So a job that starts between these reads is not counted twice.
 """
 
 from __future__ import annotations
@@ -108,9 +110,11 @@ def _columns(line: str) -> dict[str, str]:
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
-    """Return the parts of ``number`` equal jobs: one part for each node. If such a part fits no template, return one
-    part for each task, because Slurm may spread the job over more nodes. Return an empty list if the job is in none of
-    the partitions that count."""
+    """Return the parts of ``number`` equal jobs: one part for each node.
+
+    If such a part fits no template, return one part for each task. Slurm may spread the tasks over more nodes. Return
+    an empty list if the job is in no partition that counts.
+    """
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:
         return []

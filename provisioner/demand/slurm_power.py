@@ -1,8 +1,10 @@
-"""The machines of Slurm's nodes. Slurm calls ``slurm_resume`` and ``slurm_suspend``. This helper of the demand service
-tells slurmctld which machine a node has, and which nodes get no machine.
+"""The machines of Slurm's nodes. Slurm calls ``slurm_resume`` and ``slurm_suspend`` to request and return these
+machines.
 
-``decide`` derives the changes from the present condition. ``SlurmPower`` reads the condition and makes the changes. A
-step that a crash interrupts is repeated.
+This helper of the demand service tells slurmctld the machine of each node. It also reports nodes that get no machine.
+
+``SlurmPower`` reads the present condition, and makes the changes. ``decide`` derives the changes from the condition. If
+a crash interrupts a step, the next step repeats it.
 """
 
 from __future__ import annotations
@@ -125,16 +127,21 @@ def decide(now: Condition) -> Decision:
 
 
 def _find_records(now: Condition, on: Mapping[str, SlurmNode], spare: Mapping[str, str]) -> dict[str, NodeRecord]:
-    """Return the records of the nodes that are on. If a record was lost with its file, or is older than the node's
-    machine, make the record from the node's host name."""
+    """Return the records of the nodes that are on.
+
+    A record may be lost with its file, or may be older than the node's machine. Then make the record from the node's
+    host name.
+    """
     found = {node.host: name for name, node in on.items() if node.host in spare}
     older = {name: NodeRecord(spare[host], host) for host, name in found.items()}
     return older | {name: one for name, one in now.records.items() if name in on and (one.machine or name not in older)}
 
 
 def _give(now: Condition, records: dict[str, NodeRecord], usable: Set[str]) -> None:
-    """Give the usable machines to the nodes that wait for a machine. An unserved node gets a record if a request of its
-    template has a machine to spare."""
+    """Give the usable machines to the nodes that wait for a machine.
+
+    An unserved node gets a record if a request of its template has a spare machine.
+    """
     free = {id_: sorted(usable & one.machines.keys()) + [""] * one.coming for id_, one in now.requests.items()}
     for name, record in records.items():
         if not record.machine or (_is_replaced(now, record) and "POWERING_UP" in now.nodes[name].states):
@@ -146,18 +153,22 @@ def _give(now: Condition, records: dict[str, NodeRecord], usable: Set[str]) -> N
 
 
 def _is_replaced(now: Condition, record: NodeRecord) -> bool:
-    """Return True if the answer to the request no longer names the record's machine. Then the machine ended before the
-    request, which makes another one; or the request left the files after its machines ended.
+    """Return True if the answer to the request no longer names the record's machine.
 
-    An open request without machines does not count, because its answer may not be published again yet.
+    Either the machine ended before the request, and the request makes another machine. Or the request left the files
+    after its machines ended.
+
+    An open request without machines does not count, because the loop may not have published its answer again.
     """
     request = now.requests[record.request]
     return bool(record.machine and (request.has_ended or request.machines)) and record.machine not in request.machines
 
 
 def _find_end(now: Condition, record: NodeRecord | None) -> tuple[str, str]:
-    """Return the state by which a node ends, and the reason; empty texts if the node does not end. The reason contains
-    no name, so that nodes that end together share a call."""
+    """Return the state by which a node ends, and the reason; empty texts if the node does not end.
+
+    The reason contains no machine's name, so that nodes that end together share a call.
+    """
     if record is None:
         return "DOWN", "slurm_resume recorded no request; see its log"
     machine, request, loss = record.machine, now.requests[record.request], now.lost.get(record.machine)
@@ -231,8 +242,11 @@ class SlurmPower:
                 _change_nodes(group[start : start + MOST_NODES])
 
     def _read(self) -> Condition:
-        """Return the present condition. The requests are polled before slurmctld is asked, so that the loop does not
-        count them as forgotten while slurmctld is silent."""
+        """Return the present condition.
+
+        The requests are polled before slurmctld is asked, because slurmctld may be silent for long. Otherwise the loop
+        might count the requests as forgotten.
+        """
         with self._records.changing() as current:  # Slurm's programs write both under this lock
             records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)
         requests, lost = self._read_requests(known, records), dict[str, Loss]()
@@ -258,8 +272,11 @@ class SlurmPower:
 
 
 def _change_nodes(updates: Sequence[Update]) -> None:
-    """Call scontrol once for nodes that all get the same state, or of which each gets an address. If Slurm refuses, log
-    the refusal. The next step then tries again, and other nodes are changed all the same."""
+    """Call scontrol once for a group of nodes.
+
+    The nodes all get the same state, or each node gets its own address. If Slurm refuses the change, log the refusal.
+    Other changes still follow, and the next step tries again.
+    """
     names, (state, *_), (reason, *_), addresses, hosts = zip(*updates, strict=True)
     fields = {"nodename": names, "state": [state], "reason": [reason], "nodeaddr": addresses, "nodehostname": hosts}
     change = [f"{key}={','.join(values)}" for key, values in fields.items() if all(values)]

@@ -21,8 +21,10 @@ class SourceError(Exception):
 
 @contextmanager
 def source_errors(what: str) -> Iterator[None]:
-    """Raise SourceError if a call or a file fails, or if an answer has an unexpected form. ``what``: first part of the
-    text."""
+    """Raise SourceError if a call or a file in the block fails, or if an answer has an unexpected form.
+
+    ``what``: the first part of the error's text.
+    """
     try:
         with translated_errors():
             yield

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """A mistake: the file, the path of the setting in it (may be empty), and the text.
+    """A mistake in a configuration file: the file, the path of the setting (may be empty), and the text.
 
-    The class is a NamedTuple because the scripts import this module at every call, and a dataclass takes longer to
-    import.
+    The scripts import this module at every call. Therefore the class is a NamedTuple, because a dataclass takes longer
+    to import.
     """
 
     file: str

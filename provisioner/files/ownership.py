@@ -1,4 +1,4 @@
-"""Names of users and groups, as ``chown`` takes them, and the message about a refused access to a file."""
+"""Names of users and groups for ``chown``, and the message about a refused access to a file."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def group_name(gid: int) -> str:
 
 
 def denied_message(path: str) -> str:
-    """Return a message that helps an operator to fix a refused access: owner and mode of the file, and our own user.
+    """Return a message that helps an operator to fix a refused access.
 
-    If the file cannot be reached, the message is about the nearest reachable directory above it.
+    The message names the file's owner and mode, and the user of this process. If the file cannot be reached, the
+    message is about the nearest reachable directory above the file.
     """
     place = path
     while not os.access(place, os.F_OK, effective_ids=True) and place != os.path.dirname(place):

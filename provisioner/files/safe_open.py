@@ -1,4 +1,4 @@
-"""Open and read only regular files, because a FIFO or a device may block a process for ever.
+"""Functions that open and read only regular files. A FIFO or a device may block a process for ever.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -36,8 +36,10 @@ LINK, HARD_LINK, IRREGULAR = "is a symbolic link", "has another name (a hard lin
 
 
 def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
-    """Open a regular file. Raises OSError, in particular for a FIFO or a device, because either may block a process
-    for ever."""
+    """Open a regular file.
+
+    Raises OSError. Raises NoFileError for a FIFO or a device, because either may block a process for ever.
+    """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
@@ -52,8 +54,10 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 @contextmanager
 def closed_at_end(descriptor: int) -> Iterator[int]:
-    """Close a descriptor at the end of the block. Raises OSError, because a file server may report a failed write only
-    when the file is closed."""
+    """Close a descriptor at the end of the block.
+
+    Raises OSError. A file server may report a failed write only when the file is closed.
+    """
     try:
         yield descriptor
     finally:
@@ -63,7 +67,8 @@ def closed_at_end(descriptor: int) -> Iterator[int]:
 def open_own(path: str, flags: int, mode: int = LOG_MODE) -> int:
     """Open a file that only this program makes.
 
-    Raises OSError like ``open_regular``, and NoFileError for a link, because a link leads to a file of another program.
+    Raises OSError like ``open_regular``. Raises NoFileError for a link, because a link leads to a file of another
+    program.
     """
     for _ in range(CHANGES):  # open it each time: an NFS client gets the link count when it opens a file
         with ExitStack() as opened:
@@ -84,10 +89,10 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 
 
 def _has_foreign_name(path: str, descriptor: int) -> bool:
-    """Return True if the open file has a name that our writers did not give it.
+    """Return True if the open file has a name that our writers did not give.
 
-    A writer that must not replace an existing file gives the new file a temporary name first and then the final name.
-    If the writer is killed before it removes the temporary name, the file keeps both names.
+    A writer that must not replace an existing file gives the new file two names: first a temporary name, then the final
+    name. If the writer is killed before it removes the temporary name, the file keeps both names.
     """
     directory, name = os.path.split(path)
     facts = os.fstat(descriptor)  # before the names: a name that is removed meanwhile only leads to another try
@@ -99,8 +104,7 @@ def _has_foreign_name(path: str, descriptor: int) -> bool:
 
 
 def is_aside(entry: str, name: str) -> bool:
-    """Return True if ``entry`` is the name of a temporary file that will replace the file ``name`` in the same
-    directory."""
+    """Return True if ``entry`` names a temporary file that will replace the file ``name`` in the same directory."""
     return entry.startswith(name + ".") and entry.endswith(ASIDE_SUFFIX)
 
 
@@ -114,9 +118,10 @@ def refusal_message(path: str) -> str:
 
 
 def read_regular(path: str, *, most: int | None = None) -> bytes:
-    """Return the content of a regular file, read from one inode.
+    """Return the content of a regular file. The content comes from a single inode.
 
-    Raises OSError if the file cannot be read, is not regular, or has more than ``most`` bytes.
+    Raises OSError if the file cannot be read or is not regular. Raises OSError if the file has more than ``most``
+    bytes.
     """
     with closed_at_end(open_regular(path, os.O_RDONLY)) as descriptor:
         if most is not None and os.fstat(descriptor).st_size > most:

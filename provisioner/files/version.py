@@ -9,8 +9,10 @@ from provisioner import __version__
 
 
 def full_version() -> str:
-    """Return the version with its commit. In a clone of the repository, this is the commit that is checked out, found
-    without running git."""
+    """Return the version with its commit.
+
+    In a clone of the repository, this is the checked-out commit. The function finds this commit without running git.
+    """
     return __version__ if "+" in __version__ else __version__ + cloned_commit(Path(__file__).parents[2] / ".git")
 
 

@@ -1,7 +1,8 @@
 """YAML texts that operators write, read strictly and safely. The functions use no clock and do not log.
 
-Strictly means that a repeated key is a mistake. Safely means that any text soon gives a document or a YAMLError, even
-if the text is nested deeper than Python's stack or has aliases that stand for a billion values.
+Strictly means that a repeated key is a mistake. Safely means that any text soon gives a document or a YAMLError. This
+is also true for a text that is nested deeper than Python's stack. It is also true for aliases that stand for a billion
+values.
 """
 
 from __future__ import annotations
@@ -86,8 +87,10 @@ def join(*parts: object) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader. If a value cannot be constructed, the error names line and column, as for any other
-    mistake."""
+    """PyYAML's safe loader with better errors.
+
+    If a value cannot be constructed, the error names line and column, as for any other mistake.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         kind = node.tag.rpartition(":")[2]
@@ -109,8 +112,8 @@ def _mistake(reason: str, mark: Mark) -> MarkedYAMLError:
 def _measure(node: yaml.Node, level: int, measured: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return the number of values and the number of levels in a node. An alias counts with all its values.
 
-    Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: both numbers for each
-    node that was measured before, by the node's ``id``.
+    Raises YAMLError if either number is too high, or if a node contains itself. ``measured``: both numbers of each node
+    that was measured before, by the node's ``id``.
     """
     if id(node) not in measured:
         if level > DEEPEST:

@@ -1,9 +1,10 @@
-"""A provider instance: its directories, from HostFactory's environment, and its ``<inst>prov_config.json``.
+"""A provider instance: its directories and its file ``<inst>prov_config.json``. HostFactory's environment names the
+directories.
 
-The file is read tolerantly, because sites write it by hand and HF rewrites it. Each mistake is returned to the caller,
+The file is read tolerantly, because sites write it by hand and HostFactory rewrites it. The caller gets each mistake,
 because this module does not log.
 
-The scripts import this module at every call. So the module uses named tuples (dataclasses would cost 7 ms), and neither
+The scripts import this module at every call. Therefore it uses named tuples (dataclasses would cost 7 ms), and neither
 YAML nor pydantic.
 """
 
@@ -193,9 +194,11 @@ class Directories:
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory: the value of the variable ``own`` or, without this variable, the
-        instance's directory below HF's common directory. Empty if unknown. ``common``: the variable of the common
-        directory."""
+        """Return the instance's own directory; empty if unknown.
+
+        The variable ``own`` names this directory. Without this variable, it is the instance's directory below HF's
+        common directory. ``common``: the variable that names the common directory.
+        """
         if directory_path := self.environment.get(own):
             return directory_path
         directory = self._common_directory(common, under_top)
@@ -239,7 +242,8 @@ def load_config(path: str) -> ConfigFile:
 
 
 def _usable(key: str, value: object) -> tuple[str, Any]:
-    """Return a description of valid values, and the converted value, which is None if the value is invalid."""
+    """Return a description of valid values, and the converted value. The converted value is None if the value is
+    invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if key == "STATE_SHARDS":
@@ -270,8 +274,10 @@ def read_json(path: str) -> object:
 
 
 def _is_too_deep(document: object) -> bool:
-    """Return True if the nesting exceeds ``DEEPEST``. A deep document must be refused even if Python can read it,
-    because Python may fail to print it."""
+    """Return True if the nesting exceeds ``DEEPEST``.
+
+    A deep document is refused even if Python can read it, because Python may fail to print it.
+    """
     level = [document]
     for _ in range(DEEPEST):
         parts = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]

@@ -25,9 +25,11 @@ class HostFactory:
     def __init__(
         self, environment: Mapping[str, str], inherited: Sequence[int] = (), check: Callable[[], None] = lambda: None
     ) -> None:
-        """Store the environment of the scripts. ``inherited``: file descriptors that stay open until a script has
-        ended, even if this process is killed. ``check``: function that raises StateError if this process may have lost
-        the right to request and return machines."""
+        """Store the environment of the scripts.
+
+        ``inherited``: file descriptors that stay open until a script has ended, even if this process is killed.
+        ``check``: function that raises an error if this process may have lost the right to request and return machines.
+        """
         self.environment, self._inherited, self.check = dict(environment), inherited, check
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:

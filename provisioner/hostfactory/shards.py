@@ -1,7 +1,7 @@
-"""Shards: the loops that share the pools of one provider instance. ``STATE_SHARDS`` of the provider config names them.
+"""Shards: the loops that share the pools of one provider instance.
 
-Scripts and loops read the same key, so that all know which loop makes the machines of a pool. The scripts import this
-module only if the key is set.
+``STATE_SHARDS`` of the provider config names the shards. Scripts and loops read the same key. So all of them know which
+loop makes the machines of a pool. The scripts import this module only if the key is set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ Shards = Sequence[Sequence[str]]
 
 
 def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
-    """Return the shards that a setting describes, either by the number of shards or by one list of pool names for each
-    shard. Return None if the setting is invalid."""
+    """Return the pool names of each shard that a setting describes; None if the setting is invalid.
+
+    The setting is either the number of shards, or one list of pool names for each shard.
+    """
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
     lists = value if isinstance(value, list) and all(isinstance(names, list) for names in value) else []
@@ -37,8 +39,8 @@ def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
 def find_shard(pool: str, shards: Shards) -> int:
     """Return the number of the shard to which a pool belongs.
 
-    If the setting does not assign the pool, it belongs to the shard with the highest hash (rendezvous hashing), so that
-    a change in the number of shards moves only a few pools.
+    If the setting does not assign the pool, the shard with the highest hash gets the pool (rendezvous hashing). So a
+    change in the number of shards moves only a few pools.
     """
     digest = {number: hashlib.sha256(f"{number}/{pool}".encode()).digest() for number in range(len(shards))}
     return max(digest, key=lambda number: (pool in shards[number], digest[number]))

@@ -45,7 +45,7 @@ class SlurmFile(NamedTuple):
 
 
 def expand(hostlist: str) -> list[str]:
-    """Return the nodes of a hostlist, for example of ``a[1-2]b[3-4],c07``, each only once.
+    """Return the nodes' names of a hostlist, for example ``a[1-2]b[3-4],c07``. Each name is returned only once.
 
     A number has as many digits as the first number of its range. Raises ValueError for any other form, and for more
     than ``MOST_NODES`` nodes.
@@ -74,10 +74,12 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
 
 
 def load(directory: str, templates: Collection[str]) -> tuple[SlurmFile | None, list[Problem]]:
-    """Read the file in the configuration directory. Return the valid part of the file, and its mistakes. If there is no
-    file, Slurm does not use this provider, and the valid part is None.
+    """Read the file in the configuration directory. Return the valid part of the file, and the file's mistakes.
 
-    ``templates``: ids of the valid templates. Raises TemplatesError if the file is unreadable or is not a JSON object.
+    If there is no file, the valid part is None. Then Slurm does not use this provider.
+
+    ``templates``: ids of the valid templates. Raises TemplatesError if the file is unreadable or is not a JSON object
+    of the right form.
     """
     path = os.path.join(directory, FILE)
     if not os.path.lexists(path):

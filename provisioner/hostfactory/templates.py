@@ -97,11 +97,13 @@ def load(
     environment: Mapping[str, str],
     read_config: Callable[[str], ConfigFile] = load_config,
 ) -> Provider:
-    """Read both files of the instance that HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names, or else of the only instance in
+    """Read both files of a provider instance.
+
+    HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names the instance. Without this variable, it is the only instance in
     ``directory``.
 
-    Raises TemplatesError if a file is unreadable, if no template is valid, or if the environment does not name one of
-    several instances.
+    Raises TemplatesError if a file is unreadable, or if no template is valid. Raises TemplatesError if the variable is
+    missing and ``directory`` has several instances.
     """
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")
