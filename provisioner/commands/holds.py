@@ -223,6 +223,9 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     * ``machine``: True for the cancel of a machine
     * ``paused_by_settings``: True if provisioner.yaml also pauses the pool
     * ``loop_runs``: True if a loop runs and applies the hold now
+
+    The caller adds ``anew``: the reason if an unusable holds.json was replaced; else empty. The replacement releases
+    all other holds.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)

@@ -35,8 +35,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the recovery, and carry it out if an option says so.
 
-    Return PROBLEM if ``--release-brake`` cannot release the brake. Without an option, return PROBLEM if the state has a
-    problem.
+    Return PROBLEM if ``--release-brake`` is given but the brake stays latched. Without an option, return PROBLEM if an
+    operator has to act.
     """
     state = open_state(options.state_dir)
     plan, observations = _recovery(options, state)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block, so that the caller can end a process that the block has started.
+    """Defer Ctrl-C to the end of the block. So the caller can end a process that the block has started.
 
     Call this only in the main thread.
     """

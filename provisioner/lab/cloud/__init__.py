@@ -1,2 +1,4 @@
-"""The embedded cloud: a model of a cloud with its own clock, random seed and faults, and HTTP APIs that the official
-clients can call."""
+"""The embedded cloud: a model of a cloud with its own clock, random seed and faults.
+
+The official clients can call its HTTP APIs.
+"""

@@ -78,9 +78,9 @@ class Conditions:
     def parse(cls, document: object) -> Conditions:
         """Parse ``{"faults": […], "timings": {"gke": {…}, "mig": {…}}, "switches": {…}}``.
 
-        Raise ValueError for a mistake, with its position in the document. If a section of timings or switches is given,
-        the values that it omits get their defaults. If such a section is left out, the cloud keeps its present values.
-        If ``faults`` is left out, the conditions have no faults.
+        Raise ValueError for a mistake, with its position in the document. A section of timings or switches replaces all
+        present values: values that the section omits get their defaults. Without such a section, the cloud keeps its
+        present values. Without ``faults``, the conditions have no faults.
         """
         root = _object("the document", document, {"faults", "timings", "switches"})
         faults = root.get("faults", [])
@@ -179,7 +179,10 @@ def namespaces_of(settings: Settings) -> list[str]:
 
 
 def contexts_of(settings: Settings) -> dict[str, str]:
-    """Return the kubeconfig contexts that a configuration's pools name, each with the namespace of its first pool."""
+    """Return the kubeconfig contexts that the pools of a configuration name.
+
+    Each context comes with the namespace of its first pool.
+    """
     contexts: dict[str, str] = {}
     for pool in settings.pools.values():
         if isinstance(pool, GkePool) and pool.context:

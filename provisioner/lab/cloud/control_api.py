@@ -1,8 +1,10 @@
-"""The control API, with which a test or an operator changes the embedded cloud without the provisioner.
+"""The control API. By this API, a test or an operator changes the embedded cloud without the provisioner.
 
 The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. The response to a
-mistake is 400 with ``{"error": …}``. A request that reaches a loopback address under another host name gets 421,
-because a page of the internet can make a browser send such a request.
+mistake is 400 with ``{"error": …}``.
+
+A page of the internet can make a browser send a request to a loopback address. Such a request names another host, and
+gets 421.
 """
 
 from __future__ import annotations
@@ -48,8 +50,11 @@ Act = Callable[[web.Request], Awaitable[Any]]
 
 
 def _responding(act: Act) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """Return a request handler. The handler responds with the value that ``act`` returns, or with 400 and the message
-    if ``act`` raises ValueError."""
+    """Return a request handler.
+
+    The handler responds with the value that ``act`` returns. If ``act`` raises ValueError, the handler responds with
+    400 and the error's message.
+    """
 
     async def respond(request: web.Request) -> web.StreamResponse:
         local = request.transport.get_extra_info("sockname")[0] if request.transport else ""

@@ -13,8 +13,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def is_hung_up(request: web.Request, error: Exception) -> bool:
-    """Return True if the only cause of an error is that the caller has closed the connection. If the connection is
-    open, return False."""
+    """Return True if an error came only because the caller has closed the connection."""
     gone = request.transport is None or request.transport.is_closing()
     return gone and isinstance(error, ConnectionError)
 

@@ -1,7 +1,7 @@
-"""The simulator's log sink, which publishes audit log entries to a topic of a Pub/Sub emulator by its JSON API.
+"""The simulator's log sink, which publishes audit log entries to a topic of a Pub/Sub emulator.
 
-The sink has a thread of its own. If the emulator does not accept an entry in time, the entry is lost, as with a real
-sink.
+The sink calls the emulator's JSON API in its own thread. If the emulator does not accept an entry in time, the entry is
+lost, as with a real sink.
 """
 
 from __future__ import annotations

@@ -126,10 +126,10 @@ class Serving:
 
 
 class Simulator:
-    """The embedded cloud over HTTP, with the namespaces and MIGs that ``settings`` names and with those in
-    ``namespaces`` and ``migs``.
+    """The embedded cloud over HTTP.
 
-    A simulator is a context manager. Inside the context a thread of its own runs the cloud.
+    The cloud has the namespaces and MIGs that ``settings`` names. It also has ``namespaces`` and ``migs``. A simulator
+    is a context manager. Inside the context, a separate thread runs the cloud.
     """
 
     def __init__(
@@ -320,10 +320,10 @@ def check_reach(host: str) -> None:
 
 
 def serve(settings: Settings, serving: Serving, *, unsafe_listen: bool = False, faults_file: Path | None = None) -> int:
-    """Run ``provisioner simulator`` and return the exit code.
+    """Run ``provisioner simulator``, and return the exit code.
 
-    Raises ValueError for a mistake in a file, and OSError for a port or path that cannot be used. Raises ValueError for
-    a ``host`` that other machines can reach, unless ``unsafe_listen`` is true.
+    Raises ValueError for a mistake in a file. Raises OSError for a port or path that cannot be used. Raises ValueError
+    for a ``host`` that other machines can reach, unless ``unsafe_listen`` is true.
     """
     if not unsafe_listen:
         check_reach(serving.host)

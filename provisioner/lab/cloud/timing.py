@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 def parse_timings(kind: type[T], document: Mapping[str, Any]) -> T:
-    """Return a dataclass of the type ``kind``, whose fields are seconds or delays, from JSON. A delay is a number (no
-    random spread) or [median, 95th percentile].
+    """Return a dataclass of the type ``kind`` from JSON. Its fields are seconds or delays.
 
-    Raise ValueError with the field's name for a mistake.
+    A delay is a number (no random spread) or [median, 95th percentile]. Raise ValueError with the field's name for a
+    mistake.
     """
     delays = {entry.name: isinstance(entry.default, tuple) for entry in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}

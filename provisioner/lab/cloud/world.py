@@ -119,8 +119,8 @@ class World:
     def strikes(self, mode: str, *targets: str, chance: random.Random | None = None) -> Fault | None:
         """Return the fault of this mode that strikes one of ``targets`` now; None if no fault strikes.
 
-        The matching faults are taken in order. Each may strike with the probability ``rate``, until one has struck.
-        ``chance``: the random generator (None: the world's own).
+        The method tries the matching faults in order, until a fault strikes. A fault strikes with the probability
+        ``rate``. ``chance``: the random generator; None for the world's own generator.
         """
         for number, fault in enumerate(self._faults):
             if fault.mode != mode or not fault.start <= self.now < fault.end:

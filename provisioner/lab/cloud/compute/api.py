@@ -2,10 +2,10 @@
 
 ``world.calls`` counts every call by method.
 
-Fault modes of calls. Targets: a name, a method or ``<name>/<method>``. The name is that of the MIG, VM or operation; if
-there is none, that of the zone or region. A method is, for example, ``instanceGroupManagers.createInstances`` or
-``regionInstanceGroupManagers.get``. Further modes are in ``lists.py`` (lists), ``group_registry.py`` (operations),
-``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
+Fault modes of calls. Targets: a name, a method or ``<name>/<method>``. A call about a MIG, a VM or an operation has the
+name of this resource. Any other call has the name of its zone or region. A method is, for example,
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``. Further modes are in ``lists.py``
+(lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
 
 * ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a simulated minute
 * ``unavailable``: 503 before the call is applied
@@ -14,7 +14,7 @@ there is none, that of the zone or region. A method is, for example, ``instanceG
 * ``invalid``: 400 invalid; mutations only
 * ``hang``: the call waits ``seconds`` (3600) of simulated time and is then applied, even if the caller has gone
 * ``reset``: the connection is dropped before the call is applied
-* ``lost_response``: the call is applied; then the connection is dropped, or the response is ``status`` if it is given
+* ``lost_response``: the call is applied; then the connection is dropped. If ``status`` is given, it is the response.
 * ``unknown_words``: members and instances have an action and status that Google does not have yet, and a new field
 * ``mig_gone``: 404 for the MIG, which is also missing in lists of MIGs; its VMs stay
 """
@@ -158,8 +158,10 @@ class ComputeHandlers:
         return 404, json.dumps(error_document(ApiError(404, "notFound", f"The simulator has no method {verb} {path}")))
 
     async def reply(self, method: Method, incoming: Incoming) -> tuple[int, str]:
-        """Handle a call. Return the status and JSON of the response, with URLs that begin with the address that the
-        caller used."""
+        """Handle a call, and return the status and JSON of the response.
+
+        The URLs in the response begin with the address that the caller used.
+        """
         self.world.calls[method.name] += 1
         try:
             status, document = 200, await self._serve(method, incoming)

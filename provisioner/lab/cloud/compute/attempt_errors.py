@@ -16,7 +16,7 @@ HELP = {
 
 
 def failed(name: str, code: str, message: str) -> Document:
-    """Return the error of a failed attempt to create the instance ``name``, with the name in the message."""
+    """Return the error of a failed attempt to create the instance ``name``. The message contains this name."""
     return {"code": code, "message": f"Instance '{name}' creation failed: {message}"}
 
 
@@ -27,8 +27,11 @@ def insert_error(error: Document) -> OperationError:
 
 
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
-    """Return the error for missing capacity in a zone. If ``code`` begins with ``STOCKOUT``, the error also has
-    ``errorDetails``, because published reports of users show it for such codes."""
+    """Return the error for missing capacity in a zone.
+
+    If ``code`` begins with ``STOCKOUT``, the error also has ``errorDetails``. Published reports of users show this
+    field for such codes.
+    """
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""
     message = f"{where} to fulfill the request.{detail}  Try a different zone, or try again later."

@@ -94,8 +94,10 @@ class Attempts:
         audit.end("instances.insert", path, audit.begin("instances.insert", path), insert_error(error))
 
     def _obstacle(self, member: Member) -> Document | None:
-        """Return the error that prevents the insert of the member's VM now, as an entry of ``lastAttempt.errors``; None
-        if the VM can be inserted."""
+        """Return the error that prevents the insert of the member's VM now; None if the VM can be inserted.
+
+        The error has the form of an entry of ``lastAttempt.errors``.
+        """
         spec, zone, world = self._group.spec, member.zone, self._group.world
         targets = (member.name, spec.name, zone)
         if self._is_name_taken(member):

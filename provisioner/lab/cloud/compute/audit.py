@@ -1,6 +1,6 @@
-"""Audit log entries of the simulated Compute Engine, as a log sink sends them to Pub/Sub: late, and in any order.
+"""Audit log entries of the simulated Compute Engine. Like a real log sink, the model sends them late and in any order.
 
-Entries are logged only if there are listeners. Their delays come from a random generator of their own, so that the rest
+Entries are logged only if there are listeners. The entries' delays come from a separate random generator. So the rest
 of the cloud behaves the same with and without listeners.
 
 * A call that takes effect later has two entries of one operation, ``first`` and ``last``.

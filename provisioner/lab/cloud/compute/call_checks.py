@@ -35,8 +35,8 @@ def check_size(group: Members, size: int) -> None:
 def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
     """Return the names of the members to which the URLs refer.
 
-    Raises 400 for a URL that is malformed or belongs to another project, zone or region. A URL that does not name a
-    member is left out if ``skip_invalid`` is true, and raises 400 otherwise.
+    Raises 400 for a URL that is malformed or belongs to another project, zone or region. Also raises 400 for a URL that
+    names no member. If ``skip_invalid`` is true, such a URL is left out.
     """
     _check_count(urls)
     names = []

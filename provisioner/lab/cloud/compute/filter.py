@@ -1,7 +1,7 @@
 """The ``filter`` of Compute Engine's lists: AIP-160, or ``FIELD eq REGEX`` (``regex_filter.py``).
 
-ValueError is raised, with the position, if a filter cannot be parsed or names a field that the resource does not have.
-The API then responds with 400, as Google does.
+The functions raise ValueError, with the position, if a filter cannot be parsed. They also raise ValueError if a filter
+names a field that the resource does not have. The API then responds with 400, as Google does.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class _Token:
 
 @lru_cache(maxsize=256)
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
-    """Parse a ``filter`` parameter. Return a predicate that tests a document of the type ``resource`` (a message of
-    ``schema.py``).
+    """Parse a ``filter`` parameter, and return a predicate for documents.
 
-    ``base``: start of every URL in responses to the caller. In the documents, URLs begin with ``BASE`` instead.
+    ``resource``: the documents' type, which is a message of ``schema.py``. ``base``: start of every URL in responses to
+    the caller. In the documents, URLs begin with ``BASE`` instead.
     """
     try:
         if is_regex_filter(text):
@@ -98,8 +98,10 @@ def _unquote(text: str) -> str:
 
 
 class _Parser:
-    """A recursive descent parser. In AIP-160, OR binds tighter than AND, and terms without an operator between them are
-    joined by AND."""
+    """A recursive descent parser of AIP-160.
+
+    In AIP-160, OR binds tighter than AND. AND also joins terms without an operator between them.
+    """
 
     def __init__(self, tokens: Iterator[_Token], resource: str, base: str) -> None:
         self._tokens = list(tokens)
@@ -118,12 +120,10 @@ class _Parser:
         return token
 
     def alternatives(self, depth: int) -> Predicate:
-        """Parse up to a closing parenthesis or the end of the text.
+        """Parse up to a closing parenthesis or the end of the text. Return the predicate that holds if all parts hold.
 
-        The text consists of parts that are joined by AND or by a space. A part may be several terms that are joined by
-        OR. Return the predicate that holds if all parts hold.
-
-        ``depth``: number of open parentheses.
+        AND or a space joins the parts. A part may consist of several terms that OR joins. ``depth``: number of open
+        parentheses.
         """
         parts = [self._either(depth)]
         while (token := self.peek()) is not None and token != _Token("punct", ")"):
@@ -170,8 +170,7 @@ class _Parser:
 
 
 def _values(document: object, path: Sequence[str]) -> list[object]:
-    """Return all values at a dotted path. If a value on the path is a list, follow the path in each entry of the
-    list."""
+    """Return all values at a dotted path. If a value on the path is a list, follow the path in each entry."""
     if isinstance(document, list):
         return [value for entry in document for value in _values(entry, path)]
     if not path:

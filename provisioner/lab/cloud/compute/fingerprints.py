@@ -1,5 +1,7 @@
-"""Fingerprints. A caller sends the current fingerprint with a change, to prove that the caller has read the current
-content."""
+"""Fingerprints of contents. A caller sends the current fingerprint with a change.
+
+The fingerprint proves that the caller has read the current content.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ def fingerprint_of(content: object) -> str:
 
 
 def check_fingerprint(given: object, current: str, message: str) -> None:
-    """Raise 412 with this message unless ``given`` is the current fingerprint, in either of the two alphabets of
-    base64."""
+    """Raise 412 with this message unless ``given`` is the current fingerprint. Both alphabets of base64 are
+    accepted."""
     usual = str(given).replace("-", "+").replace("_", "/")
     if usual != current:
         raise ApiError(412, "conditionNotMet", message)

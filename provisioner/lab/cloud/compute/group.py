@@ -1,4 +1,4 @@
-"""A simulated managed instance group: the calls about it, which take effect when their operations end.
+"""A simulated managed instance group (MIG). Calls about the MIG take effect when their operations end.
 
 Fault modes: changes by others, and settings that a fault overrides. Target: the MIG.
 

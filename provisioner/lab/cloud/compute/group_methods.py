@@ -23,8 +23,10 @@ def _patch(call: Call) -> Document:
 
 
 def _list_instances(call: Call) -> Document:
-    """Return every instance of the group, or only the running instances if the call's ``instanceState`` is RUNNING.
-    Leave out members without an instance."""
+    """Return the group's instances. If the call's ``instanceState`` is RUNNING, return only the running instances.
+
+    Leave out members without an instance.
+    """
     mig, state = call.mig(), call.body.get("instanceState", "ALL")
     if state not in _STATES:
         raise ApiError(

@@ -1,7 +1,7 @@
-"""instanceGroupManagers.patch: the effect of a JSON merge patch on a MIG, and the MIG's document afterwards.
+"""The call instanceGroupManagers.patch: the effect of a JSON merge patch on a MIG, and the MIG's document afterwards.
 
 Until a member is recreated, it keeps the template from which it was made. An update of type PROACTIVE recreates all
-members at once. Until all have been recreated, ``status.versionTarget.isReached`` is false.
+members. Until all members have been recreated, ``status.versionTarget.isReached`` is false.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _TEMPLATE = re.compile(r"(?:(?:.*/)?projects/(?P<project>[^/]+)/)?global/instanc
 def patch_group(mig: Mig, body: Document, templates: Mapping[str, MigSpec], request_id: str = "") -> Operation:
     """Begin to change a MIG by a patch. ``templates``: the project's templates.
 
-    Raises 400 for an unknown field or a wrong value, 404 for an unknown template, 412 for an old fingerprint.
+    Raises 400 for an unknown field or a wrong value. Raises 404 for an unknown template, and 412 for an old
+    fingerprint.
     """
     _check(body, RESOURCE, "")
     if "fingerprint" in body:
@@ -142,8 +143,11 @@ def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """Merge two documents as RFC 7396 demands: objects field by field, and null removes a field. A fixed number in the
-    patch replaces a percentage, and a percentage replaces a fixed number."""
+    """Merge two documents as RFC 7396 demands.
+
+    Objects are merged field by field, and null removes a field. A fixed number in the patch replaces a percentage, and
+    a percentage replaces a fixed number.
+    """
     merged = dict(document)
     for name, value in patch.items():
         if value is None:
@@ -157,7 +161,7 @@ def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
 
 
 def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
-    """Return the settings without the fields at ``paths``, because the MIG's spec already contains the values of these
+    """Return the settings without the fields at ``paths``. The MIG's spec already contains the values of these
     fields."""
     left = dict(settings)
     for path in paths:
@@ -167,8 +171,10 @@ def _without(settings: Document, paths: Iterable[tuple[str, ...]]) -> Document:
 
 
 def _calculated(limit: Mapping[str, Any], size: int) -> Document:
-    """Return a limit of updates: the fixed number or percentage as it was given, and the number of machines that this
-    limit means for ``size`` machines, rounded up."""
+    """Return a limit of updates as given, and the number of machines that the limit allows.
+
+    The limit is a fixed number, or a percentage of ``size``. The number of machines is rounded up.
+    """
     if "percent" in limit:
         return {"percent": limit["percent"], "calculated": -(-size * limit["percent"] // 100)}
     return {"fixed": limit["fixed"], "calculated": limit["fixed"]} if "fixed" in limit else {"calculated": 0}
@@ -190,8 +196,11 @@ def _check(value: Mapping[str, Any], message: str, path: str) -> None:
 
 
 def _entries(field: Field, value: Any, where: str) -> Iterator[Any]:
-    """Yield the values of a field: the entries of a list, the values of a map, or else the value itself. Yield nothing
-    for null. Raise 400 if the field must be a list or map and the value is not."""
+    """Yield the values of a field.
+
+    The values are the entries of a list, the values of a map, or else the value itself. Null has no values. Raise 400
+    if the field must be a list or a map and the value has another type.
+    """
     if value is None:
         return
     if field.repeated and isinstance(value, list):

@@ -29,8 +29,10 @@ def preserved_states(instances: Sequence[Any]) -> dict[str, Document]:
 
 
 def _check_state(state: object) -> Document:
-    """Return the preserved state without keys such as ``disks`` that have no entries, because gcloud also sends such
-    keys. Raise 400 if the preserved state is malformed."""
+    """Return the preserved state without empty keys. Raise 400 if the preserved state is malformed.
+
+    gcloud also sends keys without entries, for example ``disks``.
+    """
     if not isinstance(state, dict):
         raise _invalid("preservedState", state)
     for name, entries in state.items():

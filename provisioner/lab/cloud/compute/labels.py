@@ -18,8 +18,10 @@ _VALUE = re.compile(rf"(?:{_LETTERS}|[\d_-]){{0,63}}")
 
 
 def new_labels(body: Mapping[str, Any], current: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels in the body of setLabels. Raise 400 for a wrong label, and 412 if the labels have changed since
-    the caller read them."""
+    """Return the labels in the body of setLabels.
+
+    Raise 400 for a wrong label. Raise 412 if the labels have changed since the caller read them.
+    """
     labels = body.get("labels") or {}
     if not isinstance(labels, dict) or len(labels) > MOST:
         raise _invalid(f"Invalid value for field 'labels': expected an object of at most {MOST} texts")

@@ -1,15 +1,14 @@
 """Pages of lists: ``filter``, ``orderBy``, ``maxResults``, ``pageToken``, and their faults.
 
-Fault modes. Targets: the zone or region; the method, such as ``instances.list``; or ``<place>/<method>``. For
-listManagedInstances, ``<place>`` is the MIG. In an aggregated list, a fault has a chance to strike for each zone and
-region.
+Fault modes. Targets: the place (a zone or region), the method such as ``instances.list``, or ``<place>/<method>``. For
+listManagedInstances, the place is the MIG. In an aggregated list, a fault may strike each zone and region separately.
 
 * ``list_lag``: the list shows the state ``seconds`` (10, at most 120) ago
 * ``partial_list``: a part of the items is missing, with a warning of ``code`` (UNREACHABLE). A page keeps the fraction
-  ``kept`` (0.5) of its items; an aggregated list keeps no item of a zone that the fault strikes.
+  ``kept`` (0.5) of its items. An aggregated list keeps no item of a zone that the fault strikes.
 * ``empty_page``: a page without items, whose nextPageToken repeats the page
-* ``moved_page``: the list changed between two pages. Each page after the first lacks its first ``items`` (1) entries
-  or, if ``items`` is negative, repeats as many entries of the previous page.
+* ``moved_page``: the list changed between two pages. Each page after the first lacks its first ``items`` (1) entries.
+  If ``items`` is negative, the page instead repeats as many entries of the previous page.
 * ``token_expired``: a call with a pageToken gets 400
 """
 
@@ -147,8 +146,11 @@ def page_of(call: ListCall, kind: str, source: Source, order: bool = True) -> Do
 
 
 def page_items(call: ListCall, source: Source, order: bool = True) -> tuple[list[Document], str]:
-    """Return the items of the requested page, and the name of its last item if more items follow (else an empty name).
-    ``order``: False for a list that ignores the call's ``orderBy``."""
+    """Return the items of the requested page, and the name of the page's last item. The name is empty if no more items
+    follow.
+
+    ``order``: False for a list that ignores the call's ``orderBy``.
+    """
     if order:
         source = in_order(call, source)
     begin, size = call.begin(), call.page_size
@@ -203,8 +205,10 @@ def in_order(call: ListCall, source: Source) -> Source:
 
 
 def _newest_first(source: Source) -> Source:
-    """Return a source of the same items, newest first. Each item gets a new name, so that the order of the names is
-    from the newest to the oldest item."""
+    """Return a source of the same items, newest first.
+
+    Each item gets a new name. In the order of these names, the newest item comes first.
+    """
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
         ages = sorted(((_age(document) + name, document) for name, document in source("", lag)), key=itemgetter(0))

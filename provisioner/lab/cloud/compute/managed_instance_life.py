@@ -1,4 +1,4 @@
-"""The changes that calls, VMs and others make to the members of a simulated managed instance group.
+"""Changes to the members of a simulated managed instance group (MIG). Calls, VMs and others make these changes.
 
 Fault modes that play changes by others. Targets: the VM's name, the MIG, the zone.
 
@@ -7,8 +7,8 @@ Fault modes that play changes by others. Targets: the VM's name, the MIG, the zo
 * ``protected``: a member's VM is protected against deletion, so that the MIG tries to delete it again and again
 * ``unhealthy``: a member begins to fail its health check ``seconds`` (60) after it runs, if the MIG has a check
 
-According to its settings, a MIG also repairs and heals members, replaces members that have an old template, and evens
-out its zones.
+A MIG's settings decide whether the MIG repairs and heals its members. They also decide whether it replaces members with
+an old template, and whether it evens out its zones.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class MemberLife:
             self._attempts.schedule(member, 0.0)
 
     def update(self) -> None:
-        """If the update is PROACTIVE, replace the members that have an old template, one after the other."""
+        """If the update is PROACTIVE, replace the members with an old template, one after the other."""
         group = self._group
         old = [member for member in group.members.values() if group.outdated(member)]
         for turn, member in enumerate(old):
             group.world.after(turn * group.timings.schedule[1], partial(self.each, [member.name], self._replace))
 
     def _replace(self, member: Member) -> None:
-        """If the member is still outdated, replace the member under the same name or a new name."""
+        """If the member is still outdated, replace it under the same name or under a new name."""
         if not self._group.outdated(member):
             return
         if self._group.spec.replacement_method == "RECREATE":
@@ -126,8 +126,10 @@ class MemberLife:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
 
     def _even_out(self) -> None:
-        """Even out the zones by one member: delete a member in the fullest zone, and make a member with a new name in
-        the emptiest."""
+        """Even out the zones by one member, if the MIG evens out its zones.
+
+        Delete a member in the fullest zone. Make a member with a new name in the emptiest zone.
+        """
         group = self._group
         there = [member for member in group.members.values() if member.action not in LEAVING]
         counts = Counter(member.zone for member in there)

@@ -104,8 +104,11 @@ class Members:
         )
 
     def outdated(self, member: Member) -> bool:
-        """Return True if the template of the member's VM is not the group's template, and if a PROACTIVE update may
-        replace running VMs."""
+        """Return True if an update should replace the member's VM.
+
+        The VM's template must differ from the group's template. The group's update must be PROACTIVE, and must allow
+        the replacement of running VMs.
+        """
         policy = self.settings.get("updatePolicy") or {}
         gentle = policy.get("mostDisruptiveAllowedAction", "REPLACE") != "REPLACE"
         other = member.vm is not None and member.vm.spec.template != self.spec.template

@@ -26,7 +26,10 @@ def compile_fields(text: str) -> Mask:
 
 
 def _mask(text: str, depth: int) -> tuple[dict[str, Any], str]:
-    """Return the parsed selections up to the end or a closing parenthesis, and the text after them."""
+    """Return the parsed selections, and the rest of the text.
+
+    Parsing stops at the end of the text or at a closing parenthesis.
+    """
     mask: dict[str, Any] = {}
     while True:
         match = re.match(r"[^,()/.]+(?:[/.][^,()/.]+)*", text)

@@ -179,8 +179,10 @@ def _resize(call: Call) -> Document:
 
 
 def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
-    """Begin a mutation and return its operation. If an earlier call had the same requestId, begin nothing and return
-    the operation of the earlier call."""
+    """Begin a mutation, and return its operation.
+
+    If an earlier call had the same requestId, begin no mutation. Then return the operation of the earlier call.
+    """
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.path, request_id)
     return (operation or begin(mig, request_id)).document()
@@ -342,8 +344,10 @@ OPERATIONS = Collection("operation", "operation", _operations)
 
 
 def _of_scope(prefix: str, placeholder: str) -> list[Method]:
-    """Return the methods that zones and regions both have, in the form for zones or in the form for regions.
-    ``prefix``: ``instance`` or ``regionInstance``; ``placeholder``: ``zone`` or ``region``."""
+    """Return the methods that zones and regions both have, in the form for one of the two.
+
+    ``prefix``: ``instance`` or ``regionInstance``; ``placeholder``: ``zone`` or ``region``.
+    """
     scope = f"projects/{{project}}/{placeholder}s/{{{placeholder}}}/"
     migs, mig = f"{prefix}GroupManagers.", scope + "instanceGroupManagers/{name}"
     groups, autoscalers = f"{prefix}Groups.", "autoscalers." if placeholder == "zone" else "regionAutoscalers."

@@ -1,6 +1,6 @@
 """Operations of the simulated Compute Engine: accepted calls, their ends, and repeated calls.
 
-An operation of a MIG is DONE once the MIG has accepted the call, and not when VMs exist or are gone.
+An operation of a MIG is DONE once the MIG has accepted the call. The VMs may come into existence or end later.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PHRASES: Mapping[int, str] = {
 
 
 def numeric_id(path: str) -> str:
-    """Return a numeric id, made from the path, for a resource whose id the model does not store."""
+    """Return a numeric id for a resource whose id the model does not store. The id is made from the path."""
     return str((1 << 60) + zlib.crc32(path.encode()))
 
 

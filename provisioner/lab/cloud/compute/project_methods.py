@@ -60,7 +60,7 @@ def _global_operation_get(call: Call) -> Document:
 
 
 def _global_operation_list(call: Call) -> Document:
-    """Return an empty list, because each operation of the simulator belongs to a zone or a region."""
+    """Return the global operations. The list is empty, because each operation belongs to a zone or a region."""
     return page_of(
         call.list_call(), "operationList", fixed(call.groups.operations.documents_of(call.project, "global"))
     )

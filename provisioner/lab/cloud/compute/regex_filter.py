@@ -1,8 +1,10 @@
-"""The older of Compute Engine's two filter languages: ``FIELD eq REGEX`` or ``FIELD ne REGEX``, or several of these in
-parentheses.
+"""The older of Compute Engine's two filter languages.
 
-Inside quotes, a backslash escapes only the quote itself. Regular expressions are those of RE2. Syntax that RE2 refuses
-is refused, and syntax that Python would read differently is translated.
+A filter is ``FIELD eq REGEX`` or ``FIELD ne REGEX``, or several of these conditions in parentheses. Inside quotes, a
+backslash escapes only the quote itself.
+
+Regular expressions follow RE2. Syntax that RE2 refuses is refused. Syntax that Python would read differently is
+translated.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ class Condition:
 
 
 def is_regex_filter(text: str) -> bool:
-    """Return True if a filter is in the older language, that is, begins with ``FIELD eq`` or ``FIELD ne``."""
+    """Return True if a filter is in the older language. Such a filter begins with ``FIELD eq`` or ``FIELD ne``."""
     return _BEGIN.match(text) is not None
 
 
@@ -165,8 +167,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _set(match: re.Match[str]) -> str:
-    """Return a set in brackets with the names of POSIX's character classes translated, because Python would read the
-    letters of such a name as members of the set."""
+    """Return a set in brackets with translated names of POSIX's character classes.
+
+    Python would read the letters of such a name as members of the set.
+    """
 
     def inner(part: re.Match[str]) -> str:
         if not part["name"]:

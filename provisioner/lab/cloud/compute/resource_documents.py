@@ -121,8 +121,11 @@ def instance_group_document(mig: Mig) -> Document:
 
 
 def template_document(spec: MigSpec, created: float) -> Document:
-    """Return the instanceTemplate of a MIG. The numeric id is made from the template's path, so that templates with the
-    same name in different projects have different ids."""
+    """Return the instanceTemplate of a MIG.
+
+    The numeric id is made from the template's path. So templates with the same name in different projects have
+    different ids.
+    """
     return {
         "kind": "compute#instanceTemplate",
         "id": numeric_id(spec.template),
@@ -198,8 +201,10 @@ def project_document(project: str) -> Document:
 
 
 def with_unknown_words(document: Document) -> Document:
-    """Return a list's document with one action or status, and one field, that this program does not know. Such values
-    may come from a later version of the API."""
+    """Return a list's document with values that the provisioner does not know.
+
+    Each item has an unknown action or status, and an unknown field. A later version of the API may have such values.
+    """
     changed = dict(document)
     for field, word in (("managedInstances", "currentAction"), ("items", "status")):
         if field in document:

@@ -1,4 +1,4 @@
-"""The settings of a simulated MIG, the durations in the model, and switches between possible behaviours.
+"""The settings of a simulated MIG, the model's durations, and switches between possible behaviours.
 
 Durations are seconds of simulated time. This module does no I/O, reads no clock and does not log.
 """

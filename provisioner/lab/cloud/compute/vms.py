@@ -5,7 +5,7 @@ Fault modes. Targets: the VM's name, its MIG, its zone.
 * ``stuck_provisioning``: the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
 * ``stuck_stopping``: a deleted VM stays STOPPING for ever
 * ``no_ip``: the internal IP is shown only ``seconds`` (30) after RUNNING
-* ``no_address``: the VM's network has no IPv4; the VM has an IPv6 address, as in a subnet that is IPV6_ONLY
+* ``no_address``: the VM has an IPv6 address but no IPv4 address, as in a subnet that is IPV6_ONLY
 * ``preemption``: the VM is preempted ``seconds`` (60) after it runs
 * ``deleted``: others delete the VM ``seconds`` (60) after it runs
 * ``stopped``: others stop the VM ``seconds`` (60) after it runs
@@ -142,8 +142,10 @@ class Vm:
 
     @property
     def scheduling(self) -> Document:
-        """Return the value of the field ``scheduling``, which the VM's managed instance and the VM's ``resourceStatus``
-        both have; empty if ``terminates`` is None."""
+        """Return the value of the field ``scheduling``; empty if ``terminates`` is None.
+
+        The VM's managed instance and the VM's ``resourceStatus`` both have this field.
+        """
         return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
@@ -337,8 +339,11 @@ class Vms:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return an internal IP: an address that a VM of another name has released, as in real subnets, or a new
-        address if there is none."""
+        """Return an internal IP.
+
+        If a VM of another name has released an address, return this address, as real subnets do. Otherwise return a new
+        address.
+        """
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

@@ -3,8 +3,8 @@
 ``world.calls`` counts every call by verb (create, delete, deletecollection, get, list, patch, update, watch). A watch
 that begins with a list counts as ``watchlist``.
 
-Faults on the way to the server, in addition to the faults of the model (``pods.py``). Discovery has no faults. Targets:
-the namespace, the name of the object (also in a create), ``<resource>.<verb>`` (``pods.create``) and
+Faults on the way to the server. The model has further faults (``pods.py``). Discovery has no faults. Targets: the
+namespace, the name of the object (also in a create), ``<resource>.<verb>`` (``pods.create``) and
 ``<namespace>/<resource>.<verb>``.
 
 * ``hang``: the call waits ``params.seconds`` (default 3600) without a response and is then carried out

@@ -68,8 +68,11 @@ def openapi_index() -> Json:
 
 
 def openapi_document() -> Json:
-    """Return the document at ``/openapi/v3/api/v1``. The document lists the resources, and states that the server
-    validates fields, so that kubectl does not validate them."""
+    """Return the document at ``/openapi/v3/api/v1``.
+
+    The document lists the resources. It also states that the server validates fields, so that kubectl does not validate
+    them.
+    """
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     for kind in KINDS:

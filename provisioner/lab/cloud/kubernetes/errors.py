@@ -135,14 +135,16 @@ def already_exists(resource: str, name: str, *, ending: bool = False) -> ApiErro
 
 
 def conflict(resource: str, name: str, detail: str) -> ApiError:
-    """Return the error 409 for an object whose uid or version is not the one that the caller gave. ``resource``: the
-    resource, such as ``pods``, or the kind, such as ``Pod``, if the call is a delete."""
+    """Return the error 409 for an object with another uid or version than the caller gave.
+
+    ``resource``: the resource, such as ``pods``; in a delete, the kind, such as ``Pod``.
+    """
     words = f'Operation cannot be fulfilled on {resource} "{name}": {detail}'
     return ApiError(409, "Conflict", words, details=_names(resource, name))
 
 
 def modified(resource: str, name: str) -> ApiError:
-    """Return the error 409 for an update that is based on an older version of the object."""
+    """Return the error 409 for an update of an older version of the object."""
     words = "the object has been modified; please apply your changes to the latest version and try again"
     return conflict(resource, name, words)
 
@@ -206,7 +208,7 @@ def no_watch_progress() -> ApiError:
 
 
 def watchlist_disabled() -> ApiError:
-    """Return the error 422 for a watch that begins with a list if the feature gate WatchList is off."""
+    """Return the error 422 for a watch that begins with a list, while the feature gate WatchList is off."""
     words = "Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
     return invalid("ListOptions.meta.k8s.io", "", [Cause("sendInitialEvents", "FieldValueForbidden", words)])
 

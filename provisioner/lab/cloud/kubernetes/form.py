@@ -54,8 +54,11 @@ class Form:
         return b'{"type":"%s","object":%s}\n' % (change.encode(), self.one(stored, now))
 
     def bookmark(self, kind: Kind, version: int, *, initial_end: bool) -> bytes:
-        """Return the bytes of a bookmark, a line with the version up to which a watch has reported all changes.
-        ``initial_end``: True if this bookmark ends the list with which the watch began."""
+        """Return the bytes of a bookmark.
+
+        A bookmark is a line with a version. The watch has reported all changes up to this version. ``initial_end``:
+        True if this bookmark ends the list with which the watch began.
+        """
         metadata: Json = {"resourceVersion": str(version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}

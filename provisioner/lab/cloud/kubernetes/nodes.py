@@ -33,7 +33,9 @@ class Nodes:
 
     def bind(self, *, spot: bool) -> tuple[str, str]:
         """Add a pod to the emptiest node, and return the node's name and address. If all nodes are full, add a node.
-        ``spot``: True to use only Spot nodes, False to use only nodes on demand."""
+
+        ``spot``: True to use only Spot nodes; False to use only nodes on demand.
+        """
         pool = (name for name in self._pods if (name in self._spot) is spot)
         name = min(pool, key=self._pods.__getitem__, default="")
         if not name or self._pods[name] >= PODS_PER_NODE:

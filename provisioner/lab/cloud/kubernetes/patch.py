@@ -36,8 +36,10 @@ def check_patch_type(content_type: str) -> None:
 
 
 def apply_patch(document: Json, patch: object, content_type: str) -> Json:
-    """Return the patched document. Raises 400 or 415 for a malformed patch, 422 for a patch that cannot be applied to
-    the document."""
+    """Return the patched document.
+
+    Raises 400 or 415 for a malformed patch. Raises 422 for a patch that cannot be applied to the document.
+    """
     check_patch_type(content_type)
     if content_type == JSON_PATCH:
         return _json_patch(document, patch)

@@ -1,4 +1,7 @@
-"""The end of pods (by request, by the loss of their node, or by themselves) and the removal of the pods' objects."""
+"""The end of pods, and the removal of the pods' objects.
+
+A pod ends by request, by the loss of its node, or by itself.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class PodEnd:
         return self._steps.pods.remove(pod)
 
     def lose_node(self, pod: Stored) -> None:
-        """Let the pod of a lost node fail after some time, and remove the pod without a request to delete it."""
+        """Let the pod of a lost node fail after some time. Then remove the pod, although no client has deleted it."""
 
         def collect(pod: Stored) -> None:
             if pod_status.is_ended(pod.document):
@@ -75,7 +78,7 @@ class PodEnd:
         self._steps.later(self._steps.timings.node_gone, pod, collect, always=True)
 
     def left(self, before: Json, after: Json) -> None:
-        """Free the pod's room on its node if a client has ended the pod by writing its status."""
+        """Free the pod's room on its node if a client has ended the pod. A client ends a pod by writing its status."""
         if pod_status.is_ended(after) and not pod_status.is_ended(before):
             self._leave_node(after)
 

@@ -1,6 +1,6 @@
-"""A pod's status at each step of its life, as the scheduler and a kubelet write it. The functions have no side effects.
+"""A pod's status at each step of its life, as the scheduler and a kubelet write it.
 
-Each function takes a pod's document and returns the next document.
+Each function takes a pod's document and returns the next document. The functions have no side effects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The steps of a pod's life. A step is an event that is scheduled for a time. At that time the step reads the pod
-again.
+"""The steps of a pod's life. A step is an event that is scheduled for a time.
 
-If the pod is gone or was replaced by a new pod of the same name, the step is skipped.
+At that time, the step reads the pod again. If the pod is gone, the step is skipped. If a new pod of the same name has
+replaced the pod, the step is skipped, too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class Steps:
         self._world = world
 
     def later(self, delay: float, pod: Stored, step: Step, *, always: bool = False) -> None:
-        """Take a step in ``delay`` seconds if the same pod still exists. Unless ``always`` is true, skip the step if
-        the pod has ended or is ending, or if the pod's node is lost."""
+        """Take a step in ``delay`` seconds if the same pod still exists.
+
+        Skip the step if the pod has ended or is ending, or if its node is lost. If ``always`` is true, take the step
+        even then.
+        """
         namespace, name, uid = pod.namespace, pod.name, pod.uid
 
         def event() -> None:

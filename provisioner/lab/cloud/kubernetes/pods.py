@@ -6,27 +6,27 @@ Faults of the model. Targets: the pod's namespace and its name.
 
 * ``quota``: a create gets 403 if at least ``params.limit`` (default 0) pods of the namespace have not ended
 * ``invalid``: a create gets 422
-* ``altered``: a created pod has ``params.labels`` (null removes a label; default: no label is left) and
-  ``params.spec``, as if an admission policy had changed the pod
+* ``altered``: a created pod has ``params.labels`` and ``params.spec``, as if an admission policy had changed the pod.
+  Null removes a label. By default, no label is left.
 * ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
-  ``params.words`` (default ``GCE out of resources``). The fault may strike at each attempt (one every ``reschedule``
-  seconds).
+  ``params.words`` (default ``GCE out of resources``). The fault may strike at each attempt. An attempt follows every
+  ``reschedule`` seconds.
 * ``no_node_fits``: no node of any size has room for the pod: Unschedulable, FailedScheduling and NotTriggerScaleUp with
   ``params.words`` (default ``3 Insufficient cpu``)
 * ``spot_node``: the pod is bound to a Spot node although its spec does not ask for one, as with a compute class
 * ``unprepared``: the node fails to make volumes or network ready: ContainerCreating, and an Event with
-  ``params.reason`` (default FailedMount) and ``params.words``. The fault may strike at each attempt (one every
-  ``reschedule`` seconds).
+  ``params.reason`` (default FailedMount) and ``params.words``. The fault may strike at each attempt. An attempt follows
+  every ``reschedule`` seconds.
 * ``slow_start``: the pod runs ``params.seconds`` (default 60) later
 * ``image_pull``: the image is never pulled: ErrImagePull and ImagePullBackOff in turn
 * ``bad_config``: containers are never created: CreateContainerConfigError with ``params.words``
-* ``crash``: containers end with ``params.exit_code`` (default 1) and ``params.reason`` (such as OOMKilled) each time
-  they have run ``params.seconds`` (default 1): CrashLoopBackOff, or the phase Failed or Succeeded if ``restartPolicy``
-  demands it
+* ``crash``: containers end each time they have run ``params.seconds`` (default 1). They have ``params.exit_code``
+  (default 1) and ``params.reason`` (such as OOMKilled). CrashLoopBackOff follows, or the phase Failed or Succeeded if
+  ``restartPolicy`` demands it.
 * ``never_ready``: the pod runs and its readiness probe fails for ever
 * ``stuck``: a deleted pod stays, terminating, for as long as the fault is set
 
-The faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` are checked again and again, and their effect
+The model checks the faults ``stockout``, ``no_node_fits``, ``stuck`` and ``unprepared`` again and again. Their effect
 ends with the fault. The other faults are checked once for each pod.
 """
 
@@ -126,9 +126,10 @@ class Cluster:
         return stored
 
     def create(self, namespace: str, document: Json, *, manager: str = "", dry_run: bool = False) -> Stored:
-        """Create a pod, or with ``dry_run`` only check the pod. Raise 403, 404, 409 and 422 as the real server does.
+        """Create a pod; with ``dry_run``, only check the pod. Raise 403, 404, 409 and 422 as the real server does.
 
-        ``manager``: the creator that the server notes in ``managedFields`` (here without the fields themselves).
+        ``manager``: the creator, which the server notes in ``managedFields``. This model does not note the fields
+        themselves.
         """
         pod = with_defaults(document)
         metadata = self._new_metadata("pods", namespace, pod["metadata"])
@@ -205,10 +206,10 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Request the end of a pod within ``grace`` seconds (None: the pod's own grace period). Remove a pod at once if
-        it never ran or has ended.
+        """Request the end of a pod within ``grace`` seconds; None for the pod's own grace period.
 
-        If the pod is already ending, a new request can only shorten the time.
+        Remove a pod at once if it never ran or has ended. If the pod is already ending, a new request can only shorten
+        the time.
         """
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")

@@ -89,8 +89,10 @@ def verb_of(request: web.Request, named: bool, subresource: str) -> str:
 
 
 async def read_body(request: web.Request, verb: str) -> Any:
-    """Return the JSON of the body. Raise 400 if the body is not JSON, and 415 if the verb does not accept the body's
-    media type."""
+    """Return the JSON of the body.
+
+    Raise 400 if the body is not JSON. Raise 415 if the verb does not accept the body's media type.
+    """
     content = await request.read()
     if not content and verb in ("delete", "deletecollection"):
         return {}
@@ -131,7 +133,7 @@ def delete_options(call: Call) -> Json:
 
 
 def check_preconditions(options: Json, stored: Stored) -> None:
-    """Raise 409 if the delete options name a uid or resourceVersion that the object does not have."""
+    """Raise 409 if the delete options name another uid or resourceVersion than the object has."""
     asked = options.get("preconditions") or {}
     for field, words, value, guess in (
         ("uid", "UID", stored.uid, "deleted and then recreated"),

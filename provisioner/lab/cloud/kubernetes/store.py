@@ -1,7 +1,7 @@
 """Versioned objects of one kind: the current objects, recent changes, and snapshots for lists in pages.
 
-A stored document is never changed. An update stores a new document, so that snapshots and cached bytes of a version
-stay correct. The module does no I/O.
+A stored document is never changed. An update stores a new document. So snapshots stay correct, and cached bytes of a
+version do, too. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stored:
 
     @property
     def body(self) -> bytes:
-        """The object's JSON with kind and apiVersion, as in responses with one object and in watch events."""
+        """The object's JSON with kind and apiVersion. Watch events and responses with one object contain this form."""
         return b'{"kind":"%s","apiVersion":"v1",' % self.kind.kind.encode() + self.item[1:]
 
 

@@ -1,5 +1,7 @@
-"""Checks of a pod's form, the defaults that the server fills in, and the changes that an update may make. The functions
-have no side effects."""
+"""Checks of a pod's form, the server's defaults, and the changes that an update may make.
+
+The functions have no side effects.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +254,11 @@ def generated_base(name: str) -> str:
 
 
 def check_update(old: Json, new: Json) -> None:
-    """Raise 422 if an update changes more of a pod's spec than images, tolerations, deadlines and gates."""
+    """Raise 422 if an update changes forbidden fields of a pod's spec.
+
+    An update may change images, tolerations, the active deadline and scheduling gates. While the pod has gates, an
+    update may also change its node selector and affinity.
+    """
     if causes := list(gate_change_causes(old["spec"], new.get("spec") or {})):
         raise invalid("Pod", old["metadata"]["name"], causes)
     free = {"activeDeadlineSeconds", "tolerations", "schedulingGates"}

@@ -1,7 +1,7 @@
 """Watches. A watch is a stream that shows the current objects, then every change, with bookmarks in between.
 
-A watch reads the stored changes at its own speed. If the next change is no longer stored, the stream ends cleanly, as a
-real server does for slow clients.
+A watch reads the stored changes at its own speed. If the next change is no longer stored, the stream ends cleanly. A
+real server does the same for slow clients.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """Return the first lines of the watch. Raise 410 if the requested version is too old. Raise 504 if the version
-        is in the future and the watch begins with a list.
+        """Return the first lines of the watch. The caller has to write errors into the stream.
 
-        The caller has to write these errors into the stream.
+        Raise 410 if the requested version is too old. Raise 504 if the version is in the future and the watch begins
+        with a list.
         """
         version, initial = self._options.version, self._options.initial_events
         if initial or (initial is None and not version):
@@ -115,8 +115,10 @@ class Watch:
         return response
 
     def _first_lines(self) -> tuple[bytes, bool]:
-        """Return the first lines of the stream, and True if the watch goes on after these lines. If the watch is
-        refused, return the refusal and False."""
+        """Return the first lines of the stream, and True if the watch goes on after these lines.
+
+        If the server refuses the watch, return the refusal and False.
+        """
         try:
             return self.begin(), True
         except ApiError as error:
