@@ -4,8 +4,10 @@
 
 Fault modes of calls. Targets: a name, a method or ``<name>/<method>``. A call about a MIG, a VM or an operation has the
 name of this resource. Any other call has the name of its zone or region. A method is, for example,
-``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``. Further modes are in ``lists.py``
-(lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and ``vms.py`` (VMs).
+``instanceGroupManagers.createInstances`` or ``regionInstanceGroupManagers.get``.
+
+Further modes are in ``lists.py`` (lists), ``group_registry.py`` (operations), ``attempts.py`` (creation of VMs) and
+``vms.py`` (VMs).
 
 * ``throttled``: 403 rateLimitExceeded; with ``per_minute``, only for calls beyond that number in a simulated minute
 * ``unavailable``: 503 before the call is applied

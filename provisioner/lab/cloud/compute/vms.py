@@ -142,10 +142,8 @@ class Vm:
 
     @property
     def scheduling(self) -> Document:
-        """Return the value of the field ``scheduling``; empty if ``terminates`` is None.
-
-        The VM's managed instance and the VM's ``resourceStatus`` both have this field.
-        """
+        """Return the value of the field ``scheduling``; empty if ``terminates`` is None. The VM's managed instance and
+        the VM's ``resourceStatus`` both have this field."""
         return {} if self.terminates is None else {"terminationTimestamp": timestamp(self.terminates)}
 
 
@@ -339,11 +337,8 @@ class Vms:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return an internal IP.
-
-        If a VM of another name has released an address, return this address, as real subnets do. Otherwise return a new
-        address.
-        """
+        """Return an internal IP. If a VM of another name has released an address, return it, as real subnets do.
+        Otherwise return a new address."""
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

@@ -206,11 +206,8 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Request the end of a pod within ``grace`` seconds; None for the pod's own grace period.
-
-        Remove a pod at once if it never ran or has ended. If the pod is already ending, a new request can only shorten
-        the time.
-        """
+        """Request the end of a pod within ``grace`` seconds; None for the pod's own grace period. Remove a pod at once
+        if it never ran or has ended. If the pod is already ending, a new request can only shorten the time."""
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")
         if granted is not None:
