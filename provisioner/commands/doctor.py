@@ -52,8 +52,8 @@ SECONDS = 300.0
 """Maximum seconds for one of the commands that doctor runs. A live check lasts until the slowest cloud has answered."""
 
 SHOWN = 3
-"""Maximum number of lines that doctor shows of a failed command's output. They begin with the first line that starts
-with a word in capitals. The bundle, and the command itself, show the whole output."""
+"""Maximum number of lines that doctor shows of a failed command's output. The first shown line starts with a word in
+capitals. The bundle and the command itself show the whole output."""
 
 LEAST_FREE = 200_000_000
 """Bytes that should be free on the disk of the state directory: three times the maximum size of the journal."""
@@ -76,8 +76,8 @@ PARTS = {
     "HostFactory, memory and clouds": "diff",
     "next cycle": "plan",
 }
-"""The headings in doctor's output, and for each heading the ``provisioner`` command whose output is shown there, in the
-order of the output."""
+"""The ``provisioner`` commands that doctor runs, by heading. Doctor shows a command's output below its heading, in this
+order."""
 
 
 class PartResult(NamedTuple):
@@ -122,8 +122,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parts_environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment of the commands that doctor runs: this process's environment, with the directories that
-    the options name. Raises UsageError."""
+    """Return the environment of the commands that doctor runs.
+
+    It is this process's environment, with the directories that the options name. Raises UsageError.
+    """
     environment = dict(os.environ)
     if options.config:
         path = options.config if options.config.is_dir() else options.config.parent

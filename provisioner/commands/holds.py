@@ -210,8 +210,10 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the last words of a message about an unknown name: the known names that resemble the unknown name, or some
-    of the known names."""
+    """Return the end of a message about an unknown name.
+
+    The end suggests a known name with similar spelling. If there is no such name, the end lists known names.
+    """
     return suggestion(name, sorted(names), many=True) or "; there is none"
 
 

@@ -64,7 +64,7 @@ class Sources:
         return format_local_time(format_utc(self.memory.wall_of(at)))
 
     def silence_message(self) -> str:
-        """Return a text about the time since which no loop has run; empty if a loop runs or may run."""
+        """Return a text that says since when no loop has run. The text is empty if a loop runs or may run."""
         try:
             return silence_message(loop_document(self.state.life_signs()))
         except StateError:

@@ -108,8 +108,8 @@ def _close(close: Transition) -> dict[str, Any]:
 
 
 def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count: int) -> dict[str, Any]:
-    """Return an entry for deferred machines. Its ``text`` is the cloud's message if the pool backs off, and empty if
-    not."""
+    """Return an entry for deferred machines. If the pool backs off, ``text`` is the cloud's message; otherwise it is
+    empty."""
     window = plan.memory.windows.get((pool, template))
     text = window.failure.text if reason is PendingReason.BACKOFF and window and window.failure else ""
     return {"pool": pool, "template": template, "reason": reason, "machines": count, "text": text}

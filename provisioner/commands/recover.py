@@ -80,8 +80,10 @@ def _pool_status(options: argparse.Namespace, state: intent_recovery.Recoverable
 def _recovery(
     options: argparse.Namespace, state: intent_recovery.RecoverableState
 ) -> tuple[Recovery, Mapping[str, Observation]]:
-    """Return the recovery plan, and the observations on which the plan is based. Only if intent.json is not fine, the
-    pools are observed and a configuration is needed."""
+    """Return the recovery plan, and the observations on which the plan is based.
+
+    If intent.json is fine, the pools are not observed. Otherwise the observation needs a valid configuration.
+    """
     files = intent_recovery.read_files(state)
     if files.is_fine("intent"):
         orphans = tuple(files.memory.orphans.since) if files.memory else ()

@@ -39,7 +39,7 @@ descriptions are counted together."""
 
 
 class PreviewedCalls(HostFactory):
-    """Calls for ``--dry-run``. They are answered from what the loop has published, and record nothing."""
+    """Calls for ``--dry-run``. The answers come from data that the loop has published. The calls record nothing."""
 
     def __init__(self, states: Sequence[State]) -> None:
         """Store the state of each shard."""

@@ -286,8 +286,8 @@ def _is_too_deep(document: object) -> bool:
 
 
 def finite(written: str) -> float:
-    """Convert a number. Raises ValueError for NaN and 1e999: Python accepts them, but cannot print them as valid
-    JSON."""
+    """Convert a number. Raises ValueError for NaN and 1e999, because Python accepts these numbers but cannot print them
+    as valid JSON."""
     number = float(written)
     if not math.isfinite(number):
         raise ValueError(f"{written} is not a JSON number")

@@ -69,7 +69,7 @@ class Attempts:
             group.world.after(float(fault.params.get("seconds", 5.0)), partial(self._give_up, member, vm))
 
     def _give_up(self, member: Member, vm: Vm) -> None:
-        """Remove, for lack of room, a VM whose insert has begun."""
+        """Remove a VM whose insert has begun, because the zone has no room for the VM."""
         if member.vm is not vm or vm.status not in STARTING:
             return
         error = stockout(self._group.spec, member.zone)

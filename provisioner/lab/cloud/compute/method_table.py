@@ -120,7 +120,7 @@ def unknown_place(switch: UnknownPlace, project: str, scope: str) -> ApiError:
 
 @dataclass(frozen=True)
 class Collection:
-    """Resources of a project. The method ``list`` shows those of one zone or region, and ``aggregatedList`` shows
+    """Resources of a project. The method ``list`` shows the resources of one zone or region. ``aggregatedList`` shows
     all."""
 
     kind: str

@@ -7,7 +7,7 @@ Faults of the model. Targets: the pod's namespace and its name.
 * ``quota``: a create gets 403 if at least ``params.limit`` (default 0) pods of the namespace have not ended
 * ``invalid``: a create gets 422
 * ``altered``: a created pod has ``params.labels`` and ``params.spec``, as if an admission policy had changed the pod.
-  Null removes a label. By default, no label is left.
+  In ``params.labels``, null removes a label. By default, no label is left.
 * ``stockout``: an attempt to schedule fails: Pending, Unschedulable, FailedScheduling and FailedScaleUp with
   ``params.words`` (default ``GCE out of resources``). The fault may strike at each attempt. An attempt follows every
   ``reschedule`` seconds.
@@ -191,7 +191,8 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """Store a client's change of a pod: of its status if ``status_only``, or else of everything but its status."""
+        """Store a client's change of a pod. ``status_only``: True to change only the status, False to change all
+        else."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
