@@ -51,10 +51,10 @@ def run_trim(options: argparse.Namespace) -> int:
 
 
 def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] | None:
-    """Remove ended requests, and return their ids. Return None if a loop runs, because the loop trims the files itself.
-    Raises StateError.
+    """Remove ended requests, and return their ids. Raises StateError.
 
-    ``dry_run``: True to change nothing and only return the ids, even while a loop runs.
+    Return None if a loop runs, because the loop trims the files itself. ``dry_run``: True to change no file and only
+    return the ids, even while a loop runs.
     """
     lock = state.loop_lock
     if not dry_run and not lock.acquire(0):

@@ -42,7 +42,7 @@ def observe(
     seconds: float = OBSERVE_SECONDS,
     sought: Mapping[str, Mapping[str, str]] = NOT_SOUGHT,
 ) -> dict[str, Observation]:
-    """Observe all pools at once. Return a complete observation of each pool, or its failure.
+    """Observe all pools at once. Return an observation of each pool; for a failed observation, return the failure.
 
     ``sought``: the machines to pass to ``Backend.observe``, by pool. A failed observation is repeated until ``seconds``
     have passed.

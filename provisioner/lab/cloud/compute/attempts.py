@@ -1,7 +1,8 @@
 """The repeated attempts of a simulated managed instance group to create the VM of a member.
 
-Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the zone. The member stays CREATING with
-``lastAttempt.errors``, an entry appears in listErrors, and the MIG tries again after a growing pause.
+Fault modes of each attempt to create a VM. Targets: the VM's name, the MIG, the zone. After a failed attempt, the
+member stays CREATING with ``lastAttempt.errors``. An entry appears in listErrors. The MIG tries again after a growing
+pause.
 
 * ``stockout``: no capacity. ``code`` is ZONE_RESOURCE_POOL_EXHAUSTED by default; it may be ``…_WITH_DETAILS`` or
   INSUFFICIENT_CAPACITY. With ``after``, the first ``after`` attempts find capacity.

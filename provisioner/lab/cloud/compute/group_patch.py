@@ -44,8 +44,8 @@ _SHOWN = (
     "targetPools",
     "updatePolicy",
 )
-"""Fields that are stored and shown with the value from the patch. Some other fields have their own code. The rest cannot
-be patched."""
+"""Fields that are stored and shown with the value from the patch. Some other fields have their own code. The rest
+cannot be patched."""
 
 _ACTIONS = ("NONE", "REFRESH", "RESTART", "REPLACE")
 _WORDS: Mapping[str, Sequence[str]] = {

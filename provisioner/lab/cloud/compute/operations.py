@@ -1,6 +1,6 @@
 """Operations of the simulated Compute Engine: accepted calls, their ends, and repeated calls.
 
-An operation of a MIG is DONE once the MIG has accepted the call. The VMs may come into existence or end later.
+An operation of a MIG is DONE once the MIG has accepted the call. The MIG makes or deletes VMs later.
 """
 
 from __future__ import annotations
