@@ -1,8 +1,8 @@
-"""HostFactory's five commands. Each reads a JSON document and state files, and prints a JSON document within
+"""HostFactory's five commands. Each command reads a JSON document and state files. It prints a JSON document within
 milliseconds (law: scripts answer from files).
 
-A call that succeeds prints JSON on stdout and ends with exit code 0. A call that is refused records nothing, prints one
-line on stdout and ends with exit code 1.
+A successful call prints JSON on stdout and ends with exit code 0. A refused call records nothing, prints one line on
+stdout and ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ScriptCall(NamedTuple):
 
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
-        """Suppress a failure of the block and log it as a warning. The block records only a hint, and HF must get its
-        answer even if the hint is not recorded."""
+        """Suppress a failure of the block and log it as a warning. The block records only a hint. HF must get its
+        answer even without the hint."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -104,8 +104,8 @@ def _with_lsf_names(call: ScriptCall, template: Template) -> Template:
 def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[Template]:
     """Return the templates that match one of HF's filters. If there is no filter, return all.
 
-    Raises Refused if no template matches, because HF would drop the provider until HF restarts (docs/hostfactory.md: no
-    templates).
+    Raises Refused if no template matches. An empty answer would make HF drop the provider until HF restarts
+    (docs/hostfactory.md: no templates).
     """
     filters = input_documents.filters(call.document)
     fitting = [template for template in valid if any(template.fits(*wanted) for wanted in filters)]
@@ -117,8 +117,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return the higher one, because
-    HF hangs if it sees a maxNumber decrease (docs/hostfactory.md: maxNumber)."""
+    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return the higher one. HF hangs
+    if a maxNumber decreases (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):
@@ -155,8 +155,8 @@ def _format_accepted(recorded: Recorded, message: str) -> str:
 
 
 def _format_silence(seconds: float | None) -> str:
-    """Return the first sentence of a message, which says that the loop is silent. Return an empty text if the loop
-    runs. ``seconds``: the length of the silence; None (unknown) counts as a loop that runs."""
+    """Return a sentence which says that the loop is silent; empty if the loop runs. ``seconds``: the length of the
+    silence; None if unknown, which counts as a running loop."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
@@ -212,7 +212,7 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Return the answer that names the lost hosts of HF's list, except hosts that HF has returned already."""
+    """Return the answer with the lost hosts of HF's list. Hosts that HF has returned already are left out."""
     listed = host_lists.listed(call.document)
     sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)

@@ -1,7 +1,7 @@
 """Console scripts under the names of Google's connector: ``hf-gce``, ``hf-gke``, ``hf-monitor``.
 
-These console scripts take the connector's verbs and options, and call our scripts and our loop. So the scripts of an
-installed connector go on working after the connector's package has been replaced.
+They accept the connector's verbs and options, and call our scripts and our loop. So a site may replace the connector's
+package and keep its own scripts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ PROVISIONER_COMMANDS = {"initializeDB": "init", "monitorEvents": "run"}
 
 
 def call_script() -> None:
-    """Run ``hf-gce VERB [JSON | -f FILE]``, and end the process with the exit code of the script or command that VERB
-    names."""
+    """Run ``hf-gce VERB [JSON | -f FILE]``. VERB names a script or a command, whose exit code ends the process."""
     parser = argparse.ArgumentParser(description="HostFactory's scripts and the loop by the connector's verbs.")
     parser.add_argument("command", choices=[*COMMANDS, *PROVISIONER_COMMANDS])
     parser.add_argument("json", nargs="?", help="the document; takes precedence over FILE")

@@ -81,8 +81,8 @@ def mount_of(path: str, lines: list[str]) -> Mount:
 
 
 def check_searchable(path: str) -> Iterator[CheckResult]:
-    """Yield a mistake if this user may not search a directory above the path, because files below such a directory seem
-    not to exist. Only the first such directory is reported.
+    """Yield a mistake if this user may not search a directory above the path. Files below such a directory seem not to
+    exist. Only the first such directory is reported.
 
     If the path leads through links, also check the directories above the links' targets.
     """
@@ -141,10 +141,10 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 
 
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check how long EGO keeps a vanished host in its list. If ego.conf is unreadable, yield no result.
+    """Check that ego.conf sets how long EGO lists a vanished host. If ego.conf is unreadable, yield no result.
 
-    ``environment``: the variables of EGO or HostFactory that lead to ego.conf. EGO's directory ``kernel`` is beside the
-    directory HF_TOP.
+    ``environment``: the variables of EGO or HostFactory that lead to ego.conf. EGO's directory ``kernel`` is beside
+    HF_TOP.
     """
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     path = os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")
@@ -171,7 +171,8 @@ TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1], 'r+'), fcntl.LOCK_
 
 
 def check_filesystem(directory: str) -> Iterator[CheckResult]:
-    """Check that the file system of the state directory has the properties on which scripts and loop rely."""
+    """Check the file system of the state directory. The scripts and the loop rely on its locks, renames and hard
+    links."""
     yield state_mount(directory, mounts())
     probe = os.path.join(directory, f".check-install.{os.getpid()}")
     attempts: tuple[tuple[str, Callable[[str], bool], str], ...] = (
@@ -190,8 +191,8 @@ def check_filesystem(directory: str) -> Iterator[CheckResult]:
 
 
 def _has_shared_locks(probe: str) -> bool:
-    """Return True if a lock of this process keeps out other processes. A second process tries to take the lock, because
-    on NFS a test within one process proves nothing."""
+    """Return True if a lock of this process keeps out other processes. A second process tries to take the lock. On NFS,
+    a test within one process proves nothing."""
     with closed_at_end(open_shared(probe, os.O_RDWR)) as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
         other = subprocess.run([sys.executable, "-I", "-c", TAKE_LOCK, probe], capture_output=True, check=False)

@@ -1,4 +1,5 @@
-"""The hosts in HostFactory's lists, each with name and machine id, in every form that HostFactory and its clients send.
+"""The hosts in HostFactory's lists, each with name and machine id. All forms that HostFactory and its clients send are
+read.
 
 A list may name all hosts of a grid, so a long list is parsed in pieces.
 """
@@ -27,8 +28,8 @@ would need 25 MB for Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
-    """Machines in HF's order, as two lists of texts, because fifty thousand objects would take longer to make than the
-    rest of the script call."""
+    """Machines in HF's order, as two lists of texts. Fifty thousand objects would take longer to make than the rest of
+    the script call."""
 
     names: list[str]
     """Host names as HF sent them. A name is empty if HF sent only an id."""
@@ -90,10 +91,10 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
 
 
 def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
-    """Yield the objects of the list ``key`` of a long document in pieces. Each piece ends at ``},``.
+    """Yield the objects of the list ``key`` of a long document, piece by piece. Each piece ends at ``},``.
 
-    The list is the text between the first and the last bracket. Raises ValueError or RecursionError if the document has
-    another form, or if a ``},`` inside a text was taken for the end of a piece.
+    The list is the text between the document's first and last bracket. Raises ValueError or RecursionError for another
+    document. The same errors are raised if a text contains the ``},`` that ends a piece.
     """
     start, end = content.index(b"[") + 1, content.rindex(b"]")
     around = json.loads(content[:start] + content[max(start, end) :])
@@ -116,8 +117,7 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _identity(name: str, machine: str) -> str:
-    """Return the machine id. If the machine id is empty or is a pod's uid, return the host name instead, if there is
-    one."""
+    """Return the machine id. If the id is empty or a pod's uid, return the host name, unless the host name is empty."""
     if len(machine) == UID_LENGTH:  # cheap test first: few of fifty thousand ids have this length
         is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
         return name if name and is_uid else machine

@@ -1,6 +1,7 @@
-"""Read HostFactory's input from the command line, a file or standard input, check it, and return plain values.
+"""Read and check HostFactory's input, and return plain values. The input is on the command line, in a file or on
+standard input.
 
-The reader accepts one object in place of a list, a byte order mark, all forms of line ends, and unknown keys.
+The reader accepts one object in place of a list, a byte order mark, all line ends, and unknown keys.
 """
 
 from __future__ import annotations
@@ -73,11 +74,10 @@ class Document:
 
 
 def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whole: bool = True) -> Document:
-    """Read the input of a script call: the JSON argument, or the file after ``-f``, or standard input if neither is
-    given. Raises Refused.
+    """Read the input of a script call. The input is the JSON argument, or else the file after ``-f``, or else standard
+    input. Raises Refused.
 
-    If ``whole`` is False, the document is not parsed here, because ``host_lists.returned`` or ``host_lists.listed``
-    parses it in pieces.
+    If ``whole`` is False, the document may stay unparsed. ``host_lists`` then parses the document in pieces.
     """
     text, files = _split(command, arguments)
     if text is not None:
@@ -100,7 +100,7 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
 
 
 def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Split the arguments into the JSON text (None if there is none) and the file of each option. Raises Refused."""
+    """Return the JSON text (None if there is none) and the file of each option. Raises Refused."""
     text, files = None, dict[str, str]()
     left = iter(arguments)
     for argument in left:
@@ -193,8 +193,8 @@ def request_ids(document: Document) -> list[str]:
 
 
 def entries(document: Document, key: str) -> list[dict[str, object]]:
-    """Return the objects of a list in the document. A single object counts as a list of one, and an empty object as an
-    empty list. Raises Refused."""
+    """Return the objects of a list in the document. A single object counts as a list of one. An empty object counts as
+    an empty list. Raises Refused."""
     value = _required(document, document.root, key)
     if isinstance(value, dict):
         return [value] if value else []
@@ -220,8 +220,8 @@ def _required(document: Document, values: dict[str, object], where: str) -> obje
 
 
 def text(document: Document, where: str, value: object) -> str:
-    """Return ``value`` as a name or an id. Raises Refused if ``value`` is not a text, is empty, or is too long to be
-    stored and printed."""
+    """Return ``value``, which is a name or an id. Raises Refused if ``value`` is not a text, is empty, or is too
+    long."""
     if not isinstance(value, str) or not value:
         raise document.expected(where, "a text", value)
     if is_too_long(value):

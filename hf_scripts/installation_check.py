@@ -1,7 +1,7 @@
 """The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
-The check calls the scripts only with documents that are refused, or that name neither a request nor a host. So these
-calls record no request. They leave lines in the log, and a script that cannot work here records its refusal.
+The check calls each script with a document that is refused, or that names no request and no host. These calls record no
+request. They do write lines to the log. A script that cannot work here records its refusal.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that scripts and loop run as the same user, or share a group that new files inherit. Otherwise the scripts
-    could not replace files of the loop, or the loop could not replace files of the scripts."""
+    """Check that the scripts and the loop may replace each other's files. They must run as the same user, or share a
+    group that new files inherit."""
     facts = os.stat(directory)
     group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070
@@ -228,9 +228,11 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return a mistake whose text says that this user may not use a file, and gives the commands that change owner,
-    group and mode of the file. The group in the commands is the group that new files of this user get, because every
-    replaced file gets this group."""
+    """Return a mistake which says that this user may not use a file. Its text gives the commands that change the file's
+    owner, group and mode.
+
+    The commands name the group of this user's new files, because a replaced file gets this group.
+    """
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
     chown, mode = ("chown -R", DIRECTORY_MODE) if os.path.isdir(path) else ("chown", FILE_MODE)
@@ -265,10 +267,10 @@ def _account_groups(uid: int) -> list[int]:
 
 
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
-    """Return True if the loop's user ``uid`` is in the group of the directory.
+    """Return True if the loop's user ``uid`` is in the directory's group.
 
-    A ``uid`` without an account on this host belongs to a loop in a pod, which has already written into the directory.
-    So this user is in the group, unless the user owns the directory or everyone may write there.
+    A ``uid`` without an account on this host belongs to a loop in a pod. That loop has written into the directory. So
+    the user is in the group, unless the user owns the directory or everyone may write there.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

@@ -1,7 +1,7 @@
-"""The scripts' log: a JSON line for each script call, in HF's log directory. The provider config sets level and
-rotation.
+"""The scripts' log in HF's log directory: one JSON line for each script call. The provider config sets the level and
+the rotation.
 
-The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without the line.
+The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
 
 def append(directories: Directories, level: str, message: str, facts: Mapping[str, object]) -> None:
-    """Add a line to the log if ``level`` is at least as severe as the configured level. ``facts``: further keys of the
+    """Add a line to the log, unless its ``level`` is below the configured level. ``facts``: further keys of the
     line."""
     config = _config(directories)
     if LEVELS[level] < LEVELS.get(config.log_level.removeprefix("LOG_"), LEVELS["INFO"]):
@@ -39,7 +39,7 @@ def append(directories: Directories, level: str, message: str, facts: Mapping[st
 def record(path: str, command: str, document: Mapping[str, object], output: str) -> bool:
     """Add a call to a trace for ``provisioner replay``. Return False if the trace cannot be written.
 
-    ``output``: the text that the script printed, which is the answer's JSON or the line of a refusal.
+    ``output``: the text that the script printed, either the answer's JSON or the line of a refusal.
     """
     try:
         answer = json.loads(output)
@@ -53,8 +53,8 @@ def record(path: str, command: str, document: Mapping[str, object], output: str)
 
 
 def _config(directories: Directories) -> ProviderConfig:
-    """Return the provider config. If the provider config is unreadable, return the defaults, because the commands that
-    need the provider config report the error themselves."""
+    """Return the provider config. If the file is unreadable, return the defaults. Commands that need the file report
+    the error themselves."""
     with contextlib.suppress(DirectoryError, TemplatesError):
         return directories.config_file(os.path.join(directories.conf, f"{directories.name}prov_config.json")).config
     return ProviderConfig()
@@ -73,7 +73,7 @@ def file_of(directories: Directories) -> str:
 
 
 def _write(path: str, line: bytes, config: ProviderConfig) -> None:
-    """Append a line with a single write, so that the lines of parallel calls do not mix."""
+    """Append a line with a single write. So the lines of parallel calls do not mix."""
     with closed_at_end(open_own(path, APPEND)) as file:
         os.write(file, line)
         if config.log_max_rotate and 0 < config.log_max_megabytes * MEGABYTE < os.fstat(file).st_size:
@@ -81,11 +81,10 @@ def _write(path: str, line: bytes, config: ProviderConfig) -> None:
 
 
 def rotate(path: str, file: int, keep: int) -> None:
-    """Rename the log at ``path`` to ``path.1``, ``path.1`` to ``path.2`` and so on up to ``keep``. ``file``: the
+    """Rename the log at ``path`` to ``path.1``, ``path.1`` to ``path.2`` and so on, up to ``keep``. ``file``: the
     descriptor of the open log.
 
-    If several calls notice a full log, only one call renames the log. Raises OSError if another call is rotating the
-    log.
+    If several calls notice a full log, only one call renames it. Raises OSError if another call is rotating the log.
     """
     import fcntl  # imported here because only one call in many thousands rotates
 

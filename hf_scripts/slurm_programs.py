@@ -1,8 +1,8 @@
-"""Slurm's ResumeProgram, SuspendProgram and ResumeFailProgram: Slurm as the caller in HostFactory's place.
+"""Slurm's ResumeProgram, SuspendProgram and ResumeFailProgram. Slurm calls them as HostFactory calls the scripts.
 
-Each program gets a hostlist, records requests or return requests as HostFactory's scripts do, and notes the request of
-each node. The demand service does the rest (``demand/slurm_power.py``). Slurm may call a program twice, and reads only
-the exit code: 0 if all nodes were served, and 1 if not.
+Each program gets a hostlist. It records requests or return requests, and notes the request of each node. The demand
+service does the rest (``demand/slurm_power.py``). Slurm may call a program twice. Slurm reads only the exit code: 0 if
+all nodes were served, else 1.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def make_document(arguments: list[str]) -> list[str]:
 
 
 def resume(call: ScriptCall) -> str:
-    """Request a machine for each node without a record. One request has at most 100 nodes of one template. Return the
-    ids of the requests as JSON. Raises TemplatesError, after all other nodes are served, if a file has mistakes or a
-    node has no template."""
+    """Request a machine for each node without a record. One request has at most 100 nodes of one template. Return JSON
+    with the template of each new request.
+
+    Raises TemplatesError if a file has mistakes or a node has no template. All other nodes are served first.
+    """
     records = SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE))
     known, ids = records.read(), [one.id for one in call.provider().templates if one.max_number]
     settings, mistakes = slurm_file.load(call.directories.conf, ids)
@@ -62,10 +64,10 @@ def resume(call: ScriptCall) -> str:
 
 
 def suspend(call: ScriptCall) -> str:
-    """Request the return of the nodes' machines, remove the records of the nodes, and return the names of the machines
-    as JSON.
+    """Request the return of the nodes' machines, and remove the nodes' records. Return the machines' names as JSON.
 
-    If a machine does not run yet, the demand service returns it as soon as it runs, because no node has it then.
+    If a node's machine does not run yet, no return is requested. The demand service returns the machine as soon as it
+    runs.
     """
     with SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE)).changing() as records:
         machines = [*filter(None, [records.pop(node).machine for node in _nodes(call) if node in records])]
@@ -85,8 +87,10 @@ def _nodes(call: ScriptCall) -> list[str]:
 
 
 def _read_partitions(call: ScriptCall, problems: list[str]) -> Mapping[str, Iterable[str]]:
-    """Return the partitions of each node's jobs; empty if Slurm has made no file about jobs, for example because an
-    operator has resumed the node. Add a problem of the file to ``problems``."""
+    """Return the partitions of each node's jobs. Add a problem of Slurm's file to ``problems``.
+
+    Slurm makes no such file if, for example, an operator resumed the node. The dict is then empty.
+    """
     found: dict[str, list[str]] = {}
     try:
         document = read_json(path) if (path := call.directories.environment.get(RESUME_FILE)) else {"jobs": ()}

@@ -9,8 +9,11 @@ from provisioner.optional_packages import MissingExtra, extra, require_packages
 
 
 def main() -> None:
-    """Run the command line, and end the process with an exit code: the code of ``cli``; 130 after Ctrl-C; 2 if a
-    package is missing; 141 if the reader of the output has closed the pipe; 1 if the output cannot be written."""
+    """Run the command line and end the process.
+
+    Exit codes: the code of ``cli``; 130 after Ctrl-C; 2 if a package is missing; 141 if the reader of the output has
+    closed the pipe; 1 if the output cannot be written.
+    """
     process_end.follow()
     code: object = process_end.INTERRUPTED
     try:

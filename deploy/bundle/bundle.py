@@ -44,9 +44,10 @@ def epoch() -> int:
 
 
 def commit() -> str:
-    """The commit of this clone as a part of the version, with ``.dirty`` where files differ; empty outside of a clone.
+    """Return this clone's commit as a part of the version; empty outside of a clone. The ending ``.dirty`` means that
+    files differ from the commit.
 
-    Its minute stands first, because rpm and pip order the versions of two builds by it.
+    The commit's minute comes first, because rpm and pip sort the versions of two builds by this minute.
     """
     command = ["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=.dirty"]
     described = subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -1,6 +1,6 @@
 """The dashboards of Grafana. ``make dashboards`` writes the JSON files that Grafana imports.
 
-Each dashboard is a module of ``boards``. Its panels are in the order in which an operator asks their questions.
+Each dashboard is a module of ``boards``. Its panels follow the order of an operator's questions.
 """
 
 from __future__ import annotations

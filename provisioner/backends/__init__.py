@@ -1,23 +1,24 @@
 """The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
-A backend does not retry an action, because the next cycle does, and makes no decision, because the plan does.
+A backend does not retry an action, because the next cycle does. It makes no decision, because the plan does.
 
-Names: one name is one machine. A place that keeps names unique refuses a second object with the same name. For any
-other place, the backend lists the machines before each create. If it is unknown whether a create had an effect, the
-backend repeats the create only when two lists that began ``lag_seconds`` apart lack the name.
+Names: each machine has a name of its own. Some places keep names unique: they refuse a second object with the same
+name. For any other place, the backend lists the machines before each create. A create may have an unknown effect. The
+backend repeats such a create only if two lists lack the name. The lists must have begun at least ``lag_seconds`` apart.
 
-If several objects have the same name nevertheless, they are in ``Snapshot.doubles``. The plan keeps one object of each
-name and deletes the others at once. If a new object has the name of a closed slot, the plan deletes the object at once.
+Several objects may have the same name nevertheless. They are then in ``Snapshot.doubles``. The plan keeps one object of
+each name and deletes the others at once. If a new object has the name of a closed slot, the plan also deletes it at
+once.
 
-States: a machine that the place holds in a queue on purpose is PENDING with ``queued`` and without a failure. If the
-place has no room for a machine, the machine has ``spills_at_once``, and another pool should make it. A machine that has
-ended and needs no delete is in ``Snapshot.ends``.
+States: a place may hold a machine in a queue on purpose. This machine is PENDING with ``queued`` and without a failure.
+If the place has no room for a machine, the machine has ``spills_at_once``, and another pool should make it. A machine
+that has ended and needs no delete is in ``Snapshot.ends``.
 
-Hosts: a machine joins the grid under its name, because HF knows it by this name. Either a kind makes the name the host
-name (a pod, an instance), or the kind puts the name into the machine's environment as ``HF_MACHINE_NAME``, and the
+Hosts: a machine joins the grid under its name, because HF knows the machine by this name. A kind may make the name the
+host name (a pod, an instance). Any other kind sets ``HF_MACHINE_NAME`` to the name in the machine's environment. The
 machine's start script reads this variable.
 
-Two machines on one host must not share a host name: the kind makes hosts exclusive by default, or its check warns.
+Two machines on one host must not share a host name. The kind makes hosts exclusive by default, or its check warns.
 """
 
 from __future__ import annotations
@@ -96,34 +97,30 @@ class Backend(Protocol):
         """Begin to watch, if this kind of place can be watched. Call ``wake`` whenever something has changed."""
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return a complete snapshot of our machines in the pool, begun at ``now``. Raise BackendError if the list
-        fails or is incomplete.
+        """Return a complete snapshot of our machines in the pool. Raise BackendError if a list fails or is incomplete.
 
-        If pools share a list, the snapshot may have begun a little earlier than ``now``. ``Snapshot.began_at`` is
-        always the true time.
+        The observation begins at ``now``. A list that pools share may have begun earlier (``Snapshot.began_at``).
 
-        ``sought``: names to search for one by one, each with the expected uid if known. Machines of ours that are no
-        longer listed as ours are in ``machines``, marked as strayed. Objects that are not ours are in ``foreign``.
-        Objects that may be ours but are not machines of this pool are in ``name_collisions``.
+        ``sought``: names to search for, each with its expected uid if known. Our machines that lost our mark are
+        strayed ``machines``. Others' objects are ``foreign``. Objects that may be ours are ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create the machines, several at a time. Return one outcome for each machine that was tried.
+        """Create several machines at a time. Return one outcome for each create that was tried.
 
-        If a machine with the identity of its slot exists already, this is a success. After the first error with
-        ``stops_batch``, no further creates of the same template are tried. An untried create has no outcome.
+        If a machine with its slot's identity exists already, the create is a success. After the first error with
+        ``stops_batch``, no further creates of this template are tried.
 
-        If a create has ``is_repeated``, an earlier create of the same name may have had an effect. If the machine may
-        exist unlisted, the outcome is ambiguous, and the plan repeats the create later.
+        ``is_repeated`` means that an earlier create of this name may have had an effect. If the machine may exist
+        unlisted, the outcome is ambiguous.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
-        """Begin to delete the machines. If a machine does not exist, this is a success.
+        """Begin to delete the machines. If a machine does not exist, its delete is a success.
 
-        The fields of a delete decide which machine is deleted. With ``uid``, delete only the machine with this uid.
-        Without ``uid``, delete the machine with this name and our identity, or, with ``is_adopted``, the machine with
-        this name, whoever owns it. With ``is_forced``, give the machine no grace period, if this kind of place has
-        grace periods.
+        With ``uid``, delete only the machine with this uid. With ``is_adopted``, delete the machine with this name,
+        whoever owns it. Otherwise the machine must also have our identity. With ``is_forced``, give the machine no
+        grace period.
         """
 
     def close(self) -> None:
@@ -155,7 +152,7 @@ class Timed(Protocol):
     """A backend whose place sends its own time with each response."""
 
     def ahead(self) -> float | None:
-        """Return by how many seconds the place's clock was ahead of this host's at the last response; None if
+        """Return how many seconds the place's clock was ahead of this host's clock at the last response; None if
         unknown."""
 
 
@@ -164,14 +161,16 @@ class Watching(Protocol):
     """A backend that observes by combining an older list with the events that followed."""
 
     def list_after(self, when: float) -> None:
-        """For observations after ``when`` (loop time), use a list that began at ``when`` or later. If there is no such
-        list, start a new list. Any thread may make the new list, and observations do not wait for the new list.
-        ``Snapshot.listed_at`` is the time of the list that an observation used."""
+        """Request a list that begins at ``when`` (loop time) or later, for observations after ``when``.
+
+        Any thread may make the list. Observations do not wait for it. ``Snapshot.listed_at`` is the time of the list
+        that an observation used.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A machine that ended without a delete by the loop, in the form of a record for operators."""
+    """A record for operators about a machine that ended without a delete by the loop."""
 
     machine: str
     request: str
@@ -198,8 +197,7 @@ class Rehearsing(Protocol):
     """A backend that can try the loop's calls at its place without an effect."""
 
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings: the reasons why the place would refuse a machine of this template, and the rights that we
-        lack.
+        """Return findings about this template: reasons why the place would refuse its machine, and missing rights.
 
         Raise BackendError if the place does not respond.
         """

@@ -1,5 +1,5 @@
-"""Batches of calls to a cloud. Several calls run at a time, and each has its own outcome. Calls that could only fail
-are not sent.
+"""Batches of calls to a cloud. Several calls run at a time, and each call has its own outcome. A call that can only
+fail is not sent.
 
 A batch does not retry a call, because the next cycle does.
 """
@@ -28,20 +28,19 @@ name; empty if all actions succeeded. If all actions failed, the function raises
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to a cloud, for one action or for several actions that the cloud accepts together."""
+    """A request to a cloud. It carries one action, or several actions that the cloud accepts together."""
 
     actions: tuple[Action, ...]
     send: Send
 
 
 def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow: Flow | None = None) -> list[Outcome]:
-    """Send ``calls``, each with its own time-out. Return the outcomes of the calls that were sent, in their order.
+    """Send ``calls``, each with its own time-out. Return the outcomes of the sent calls, in their order.
 
-    ``workers``: the largest number of calls under way at once. A ``flow`` may lower this number. ``may_start``: after
-    it has returned False, or after the server has asked for a pause, no further call is sent.
+    At most ``workers`` calls run at once. A ``flow`` may lower this number. If ``may_start`` returns False, or if the
+    server asks for a pause, no further call is sent.
 
-    After the first failure of a class with ``stops_batch``, no further creates of the same template are sent. Other
-    failures do not stop calls.
+    A failure with ``stops_batch`` stops further creates of the same template. Other failures do not stop calls.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 
@@ -137,10 +136,10 @@ def _templates(actions: Iterable[Action]) -> set[str]:
 
 
 def _send_call(call: Call) -> tuple[Mapping[str, Failure], float | None]:
-    """Send a call. Return the call's failures by name, and the seconds for which the cloud asks to receive no calls
-    (None if the cloud did not ask).
+    """Send a call. Return the call's failures by name, and the pause in seconds for which the cloud asked (None: no
+    pause).
 
-    An unexpected exception fails only its own call, so that the other calls keep their outcomes.
+    An unexpected exception fails only its own call. The other calls keep their outcomes.
     """
     names = [action.name for action in call.actions]
     try:

@@ -1,8 +1,8 @@
 """A limit on the calls to one place in any window of time. If the place refuses a call because there were too many, all
 calls pause.
 
-Compute counts calls in fixed windows of 60 s that begin at unknown times. When calls exceed the quota, Compute refuses
-them with 403 ``rateLimitExceeded`` until the next window begins.
+Compute counts calls in fixed windows of 60 s that begin at unknown times. If calls exceed the quota, Compute refuses
+them with 403 ``rateLimitExceeded`` until the next window.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ class CallBudget:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End all waits and allow no more reads, so that an observation of many pages does not delay the end of the
-        process."""
+        """End all waits and allow no more reads. So a long observation does not delay the end of the process."""
         self._closed.set()
 
     def _check_quiet(self) -> None:

@@ -1,7 +1,7 @@
-"""Connections of all HTTP clients. The connections limit how long a whole response may take and how large it may be.
+"""Connections of all HTTP clients. A connection limits the size of a response and the time until its end.
 
-Calls to Kubernetes use the connection pools in this module. Calls to Google (Compute Engine, token servers, the
-metadata server) use sessions whose adapter has such pools (``google_auth``).
+Calls to Kubernetes use the connection pools of this module. Calls to Google use sessions with such pools
+(``google_auth``): Compute Engine, token servers and the metadata server.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Allowance:
         self._bytes_allowed = self._bytes_left = size
 
     def renew(self, size: int) -> None:
-        """Allow ``size`` bytes for another part of the response, and the full number of seconds once more."""
+        """Allow ``size`` bytes for another part of the response. Start the response's time limit again."""
         self._deadline = time.monotonic() + self._seconds
         self.allow(size)
 
@@ -183,7 +183,7 @@ class Bounded(urllib3.connection.HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Return False if the connection was idle for ``IDLE_SECONDS``, so that the pool makes a new connection."""
+        """Return False if the connection was idle for ``IDLE_SECONDS``. The pool then makes a new connection."""
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The number of concurrent calls to one server. The number grows while responses are quick, and falls when responses
+"""The number of concurrent calls to one server. The number grows while responses are quick. It falls when responses
 become slow or the server refuses a call.
 
 :class:`Flow` is the rule (no I/O, no clock). :class:`Readings` makes calls in the background, one at a time.
@@ -37,8 +37,8 @@ CLOSE_SECONDS = 2.0
 class Flow:
     """The limit of concurrent calls to one server, for all threads that call the server. Times are monotonic seconds.
 
-    The limit changes at most once in a round. A round ends when the number of its responses reaches the limit; a
-    response to a call that began before the round does not count.
+    The limit changes at most once in a round. A round ends when its number of responses reaches the limit. Only calls
+    that began in the round count.
     """
 
     def __init__(self) -> None:
@@ -121,9 +121,9 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Call ``wanted``. If it returns a function, run this function as the next reading in the background.
+        """Call ``wanted``. If it returns a function, run this function in the background.
 
-        Do nothing if a reading is under way, or if the last reading began less than ``pause`` seconds ago.
+        Do nothing if an earlier function still runs, or if it began less than ``pause`` seconds ago.
         """
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):

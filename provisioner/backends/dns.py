@@ -1,4 +1,4 @@
-"""Name resolution in the background, so that an observation of a pool never waits for a name server."""
+"""Name resolution in the background. An observation of a pool never waits for a name server."""
 
 from __future__ import annotations
 

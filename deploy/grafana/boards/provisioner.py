@@ -1,4 +1,4 @@
-"""The board of one provisioner, from the question that an operator asks first to the question asked last."""
+"""The dashboard of one provisioner. The question that an operator asks first comes first."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def increase(metric: str, by: str) -> str:
 
 
 def quantile(share: float, metric: str, by: str = "") -> str:
-    """Return a query for a quantile (``share``, from 0 to 1) of a histogram over ten minutes."""
+    """Return a query for a quantile of a histogram over ten minutes. ``share``: the quantile, from 0 to 1."""
     name, _, matches = metric.partition("{")
     labels = f"{by}, le" if by else "le"
     return f"histogram_quantile({share:g}, sum by ({labels}) (rate({name}_bucket{{{matches}[10m])))"

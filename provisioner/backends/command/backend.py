@@ -1,5 +1,7 @@
-"""The command backend. A pool consists of the jobs with our names in the output of a scheduler's list command. If the
-list shows marks, each job must also have our mark: a text with provisioner, pool and request."""
+"""The command backend. A pool consists of the jobs with our names in the output of a scheduler's list command.
+
+The list may show marks. Each job must then have our mark: a text with provisioner, pool and request.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,11 @@ class CommandBackend(ListingBackend[Record]):
         return self._snapshot(divided, sought, began_at=now, wall=time.time())
 
     def check(self, seconds: float) -> list[Finding]:
-        """Return a note that shows how the first listed record was read, so that the operator can compare the record
-        with the place; empty if nothing is listed. Raise BackendError if the list command fails."""
+        """Return a note that shows how the first listed record was read; empty if no job is listed. The operator
+        compares the note with the place.
+
+        Raise BackendError if the list command fails.
+        """
         for records in self._read_list().values():
             shown = ", ".join(f"{name} {value!r}" for name, value in records[0]._asdict().items() if value)
             text = f"the first listed job was read as {shown}: compare this with what the place shows"
@@ -120,8 +125,8 @@ class CommandBackend(ListingBackend[Record]):
         return any(map(self._is_own, jobs))
 
     def _is_own(self, record: Record) -> bool:
-        """Return True if the record's name has the shape of our names and its mark names this pool. If the list shows
-        no marks, the name decides."""
+        """Return True if the record's name has our shape and its mark names this pool. If the list shows no marks, the
+        name decides."""
         found = self._shape.fullmatch(record.name)
         if found is None or not self._settings.has_marks:
             return found is not None
@@ -166,7 +171,7 @@ class CommandBackend(ListingBackend[Record]):
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
-        """Return the failure of a waiting job if the setting ``reasons`` counts the job's reason as an error; else
+        """Return the failure of a waiting job, if the setting ``reasons`` lists the job's reason as an error; else
         None."""
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None

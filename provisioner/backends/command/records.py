@@ -1,6 +1,6 @@
 """The records in the output of a list command. No I/O, no clock.
 
-If any part of the output is not as declared, the whole output is refused (law: a failed observation is not an empty
+If any part of the output is not as declared, all of the output is refused (law: a failed observation is not an empty
 observation).
 """
 
@@ -131,7 +131,7 @@ def _xml_items(command: ListCommand, output: str) -> Sequence[ElementTree.Elemen
 
 
 def _xml_text(element: ElementTree.Element, path: str) -> str:
-    """Return the text of the child element at ``path``, or the attribute NAME if ``path`` is ``@NAME``."""
+    """Return the text of the child element at ``path``. If ``path`` is ``@NAME``, return the attribute NAME."""
     found = element.get(path[1:]) if path.startswith("@") else element.findtext(path)
     return (found or "").strip()
 
@@ -144,8 +144,8 @@ def _text(value: object) -> str:
 
 
 def epoch(created: str, time_format: str | None) -> int:
-    """Return a time in a record as epoch seconds; 0 if ``time_format`` is None. A time without a zone is in this host's
-    zone. Raise ValueError for a time in another format."""
+    """Return a record's time as epoch seconds; 0 if the time is empty or ``time_format`` is None. A time without a zone
+    is in this host's zone. Raise ValueError if the time has another format."""
     if not created or time_format is None:
         return 0
     if time_format == "epoch":
@@ -155,6 +155,6 @@ def epoch(created: str, time_format: str | None) -> int:
 
 
 def host_name(text: str) -> str:
-    """Return the host in ``QUEUE@HOST`` (Grid Engine), the first host in ``4*HOST:HOST`` (LSF), or the text itself if
-    it is a plain name."""
+    """Return the host name in a scheduler's text. The text may be ``QUEUE@HOST`` (Grid Engine), ``4*HOST:HOST`` (LSF:
+    the first host) or a plain name."""
     return re.split("[*@]", text.partition(":")[0])[-1]

@@ -207,7 +207,7 @@ class CommandPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that two pools share if they list the same machines and the list shows no marks."""
+        """Return a key of the pool's list. Two pools with the same key and no marks would list the same machines."""
         marked = self.name if self.has_marks else ""
         return ("command", *self.list.argv, str(sorted(self.environment.items())), str(self.user), marked)
 
@@ -218,7 +218,7 @@ class CommandPool(Pool):
 
     @property
     def has_marks(self) -> bool:
-        """Return True if the list shows the marks of machines, so that several pools can share a place."""
+        """Return True if the list shows the machines' marks. Several pools can then share a place."""
         return "mark" in self.list.fields or "(?P<mark>" in (self.list.match or "")
 
     def class_of(self, patterns: Sequence[ErrorPattern], text: str) -> ErrorClass | None:
