@@ -99,20 +99,20 @@ class Backend(Protocol):
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a complete snapshot of our machines in the pool. Raise BackendError if a list fails or is incomplete.
 
-        The observation begins at ``now``. A list that pools share may have begun earlier (``Snapshot.began_at``).
+        The observation begins at ``now``. A shared list may have begun earlier (``Snapshot.began_at``).
 
         ``sought``: names to search for, each with its expected uid if known. Our machines that lost our mark are
-        strayed ``machines``. Others' objects are ``foreign``. Objects that may be ours are ``name_collisions``.
+        strayed. Others' objects are ``foreign``. Objects that may be ours are ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create several machines at a time. Return one outcome for each create that was tried.
 
-        If a machine with its slot's identity exists already, the create is a success. After the first error with
-        ``stops_batch``, no further creates of this template are tried.
+        A create succeeds if a machine with its slot's identity exists already. After an error with ``stops_batch``, no
+        further creates of this template are tried.
 
-        ``is_repeated`` means that an earlier create of this name may have had an effect. If the machine may exist
-        unlisted, the outcome is ambiguous.
+        ``is_repeated``: an earlier create of this name may have had an effect. If the machine may exist unlisted, the
+        outcome is ambiguous.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

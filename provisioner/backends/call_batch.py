@@ -40,7 +40,7 @@ def run_calls(calls: Sequence[Call], *, workers: int, may_start: MayStart, flow:
     At most ``workers`` calls run at once. A ``flow`` may lower this number. If ``may_start`` returns False, or if the
     server asks for a pause, no further call is sent.
 
-    A failure with ``stops_batch`` stops further creates of the same template. Other failures do not stop calls.
+    A failure with ``stops_batch`` stops further creates of the same template.
     """
     return _Batch(calls, workers, may_start, flow).run() if calls else []
 

@@ -1,7 +1,7 @@
 """Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, or else are the application-default credentials. The module also makes tokens for the
-API servers of clusters from these credentials.
+Credentials come from a key file, or else are the application-default credentials. From them, this module also makes
+tokens for clusters' API servers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
 
 
 class _WholeResponses(HTTPAdapter):
-    """An adapter that reads each response to its end, does not follow redirects, and does not retry."""
+    """An adapter that reads each response to its end. It does not follow redirects and does not retry."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -86,8 +86,11 @@ class _WholeResponses(HTTPAdapter):
 
 
 def bounded_session(session: Session, clock: PlaceClock | None = None) -> Session:
-    """Limit the time and size of the responses of a session, and of the token server that gives the session its
-    credentials. Return the same session. ``clock``: reads the ``Date`` of each response."""
+    """Limit the time and size of a session's responses, and return the session. The limits also apply to the session's
+    token server.
+
+    ``clock``: reads the ``Date`` of each response.
+    """
     tokens = getattr(session, "_auth_request_session", None)  # an AuthorizedSession uses it to get credentials
     for one in filter(None, (session, tokens)):
         for scheme in ("https://", "http://"):
@@ -115,7 +118,8 @@ def google_credentials(key_file: Path | None, scopes: Sequence[str] = SCOPES) ->
 
 
 def _read_file(file: Path, scopes: Sequence[str]) -> google.auth.credentials.Credentials:
-    """Return the credentials in a service account's key, or in the configuration of a workload identity federation."""
+    """Return the credentials in a file. The file is a service account's key or the configuration of a workload identity
+    federation."""
     described = json.loads(file.read_text(encoding="utf-8"))
     if described["type"] == "external_account":
         kind = pluggable if "executable" in described["credential_source"] else identity_pool
@@ -141,13 +145,13 @@ def _one_line(error: Exception) -> str:
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
     """Google credentials that are read again for each new token, and when their file changes.
 
-    Application-default credentials without a file are read again only if they yield no token, because reading them may
-    need the network.
+    Application-default credentials without a file are read again only if they yield no token. Reading them may need the
+    network.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """Store the arguments without reading the file, so that missing credentials fail observations and not the
-        loop."""
+        """Store the arguments without reading the file. So missing credentials fail observations, and the loop still
+        starts."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)
@@ -163,7 +167,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 
     @property
     def login(self) -> str:
-        """Return a text for operators that names the file of these credentials, and the account if it is known."""
+        """Return a text for operators with the file of these credentials. The text also names the account, if known."""
         account = getattr(self.source, "service_account_email", None)
         source = str(self._files[0]) if self._is_read_always else "Google's application-default credentials"
         return f"account {account}, {source}" if account else source
@@ -176,8 +180,7 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
     def keep_valid(self, request: object) -> None:
         """Get a token if there is none, if it has expired, or if the file has changed. Raise the errors of ``refresh``.
 
-        If the file has changed, the valid token stays in use until there is a new token, because the file may be half
-        written.
+        A changed file may be half written. So a valid token stays in use until there is a new token.
         """
         is_valid = self.source is not None and self.source.valid
         if is_valid and (signature(self._files) == self._read_signature or time.monotonic() < self._next_try_at):
@@ -228,7 +231,7 @@ class GoogleToken:
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request(clock)
 
     def login(self) -> str:
-        """Return a text for operators that names the file of the credentials, and the account if it is known."""
+        """Return a text for operators with the file of the credentials. The text also names the account, if known."""
         return self._credentials.login
 
     def header(self) -> str:
@@ -244,7 +247,7 @@ class GoogleToken:
 
 
 def smaller_page(limit: int, error: BackendError) -> int:
-    """Return half of the page limit if ``error`` says that a page of a list was too large. Raise any other error."""
+    """Return half of the page limit if ``error`` says that a list's page was too large. Raise any other error."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, LargeBody | GoogleAuthError):
         cause = cause.__cause__

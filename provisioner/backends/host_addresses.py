@@ -21,8 +21,8 @@ class HostAddresses:
     """The addresses of hosts. Thread-safe."""
 
     def __init__(self, look_up: Callable[[str], str] = str) -> None:
-        """Store ``look_up``, a function that returns the address or the full name of a host (by default the given
-        name)."""
+        """Store ``look_up``. This function returns a host's address or full name. By default, it returns the given
+        name."""
         self._look_up = look_up
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str, str]] = {}
@@ -35,7 +35,8 @@ class HostAddresses:
     def locate(self, machine: Machine, host: str, known: str = "") -> Machine:
         """Return a running machine with the address of its host. ``known``: the address, if the place has given it.
 
-        If the address is unknown, return the machine as pending with the reason, because HostFactory cannot use it yet.
+        If the address is unknown, return the machine as pending with the reason. HostFactory cannot use such a machine
+        yet.
         """
         ip, reason = (known, "") if known else self._find(host)
         if not ip:
@@ -43,8 +44,8 @@ class HostAddresses:
         return replace(machine, ip=ip, fingerprint=machine.fingerprint._replace(ip=ip))
 
     def _find(self, host: str) -> tuple[str, str]:
-        """Return the IP address of a host, and the reason why the address is unknown (without meaning if there is an
-        address). If a look-up fails, return the address that was known before."""
+        """Return the IP address of a host, and the reason why it is unknown. The reason counts only without an address.
+        If a look-up fails, return the last known address."""
         now = time.monotonic()
         with self._lock:
             until, address, reason = self._known.get(host, (now, "", "the address of its host is not known yet"))

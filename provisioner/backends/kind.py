@@ -1,7 +1,7 @@
 """The interface of a kind of place. Each kind is a folder next to this file or an installed distribution.
 
-A kind imports its clients only in ``factory``. So commands that only read the configuration, and installations without
-the extra of this kind, do not need the clients.
+A kind imports its clients only in ``factory``. So commands that only read the configuration do not need the clients. An
+installation without the kind's extra also works.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Kind(ABC, Generic[SomePool]):
     def factory(self, site: Site) -> Callable[[SomePool], Backend]:
         """Return a function that makes the backends of one process. The backends share connections.
 
-        Raise ImportError if a client is not installed. The returned function raises BackendError if the settings of a
-        pool do not lead to a place.
+        Raise ImportError if a client is not installed. The returned function raises BackendError if a pool's settings
+        lead to no place.
         """
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:

@@ -48,13 +48,13 @@ class LoginRefusals:
     machines."""
 
     def __init__(self, clock: PlaceClock, login: Callable[[], str]) -> None:
-        """Store the place's clock and ``login``, a function that returns a text with the files and the account of the
+        """Store the place's clock and ``login``. ``login``: returns a text with the files and the account of the
         login."""
         self._clock, self._login = clock, login
 
     def blame_clock(self, error: BackendError) -> bool:
-        """Name this host's clock in ``error`` as the cause of a failed login, if the clock is known to be wrong. Return
-        True if the clock was named."""
+        """Name this host's clock in ``error`` as the cause of a failed login. Do so only if the clock is known to be
+        wrong. Return True if the clock was named."""
         failure, message = error.failure, clock_message(self._clock.ahead())
         if not message or not (failure.error is ErrorClass.DENIED or _CERTIFICATE_TIME.search(failure.text)):
             return False
@@ -62,9 +62,11 @@ class LoginRefusals:
         return True
 
     def explain(self, error: BackendError, status: int, advice: str = "") -> None:
-        """Add advice to the text of a refusal. If the server refused the login, name the likely cause: this host's
-        wrong clock; else ``advice``; else the login itself. If a right is missing, name the login that needs the right.
-        Leave any other error unchanged."""
+        """Add advice to the text of a refusal. Leave any other error unchanged.
+
+        If the server refused the login, name the likely cause: this host's wrong clock; else ``advice``; else the login
+        itself. If a right is missing, name the login that needs the right.
+        """
         failure = error.failure
         if (right := find_right(status, failure.text)) is None or (not right and self.blame_clock(error)):
             return

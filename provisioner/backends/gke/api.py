@@ -1,7 +1,7 @@
 """Raw requests to one Kubernetes API server. Each request is tried once, with its own time-out. Each refusal gets one
 of a few error classes.
 
-The official client is not used, because its typed models would take three times the processor time of the request.
+The official client is not used. Its typed models would take three times the request's processor time.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class KubeApi:
             yield from page.get("items") or ()
 
     def pages(self, path: str, query: Query, *, accept: str = JSON) -> Iterator[Document]:
-        """Yield the pages of a list. Each page may raise the errors of ``send``. Raise BackendError for a list that
-        does not end.
+        """Yield the pages of a list. Each page may raise the errors of ``send``. Raise BackendError if the list does
+        not end.
 
         If a page is too large, request it again with half as many objects.
         """

@@ -1,4 +1,5 @@
-"""The gke backend. A pool consists of the pods of one provisioner in one namespace, all made from one pod spec."""
+"""The gke backend. A pool consists of one provisioner's pods in one namespace. All these pods are made from one pod
+spec."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ STRAYED = "pods that run on without our labels, which were removed: {}, e.g. {}:
 
 
 class GkeBackend:
-    """The backend of a pool of pods. Its cache of pods applies changes in the order in which the server made them. The
-    cache contains a pod of ours as soon as the server has accepted its create."""
+    """The backend of a pool of pods. Its cache of pods applies changes in the server's order. The cache contains a pod
+    of ours as soon as the server has accepted its create."""
 
     def __init__(
         self,
@@ -53,8 +54,8 @@ class GkeBackend:
     ) -> None:
         """Read the pod spec. Raise BackendError if there is no spec, or if the configuration names no cluster.
 
-        ``prefix``: beginning of the name of a dry-run pod. ``namespaces``: connections and watches that several pools
-        share; if it is not given, the pool has connections and a watch of its own.
+        ``prefix``: beginning of a dry-run pod's name. ``namespaces``: connections and watches that several pools share;
+        None: the pool has its own.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -78,15 +79,15 @@ class GkeBackend:
         self._namespace.watch(self._cache, wake)
 
     def list_after(self, when: float) -> None:
-        """Let a live watch list the pods again at ``when`` (loop time), unless its list began later than ``when``."""
+        """Let a live watch list the pods again, unless its last list began after ``when`` (loop time)."""
         self._list_after_time = when
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the snapshot is of ``now``. The cache contains our own creates at once. Changes by others may
-        be missing for as long as a silent stream does not count as dead.
+        With a live watch, the snapshot shows the pods at ``now``. Our own creates are always included. A change by
+        others may be missing until a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))
@@ -146,7 +147,8 @@ class GkeBackend:
 
     @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings about our rights and about a dry run of a create, with a name that no machine has."""
+        """Return findings about our rights and about a dry run of a create. The dry-run pod has a name that no machine
+        has."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()
@@ -172,8 +174,8 @@ class GkeBackend:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. If the server accepts the pod, the next observation contains it, even if the watch is
-        late."""
+        """Create one pod. If the server accepts the pod, the next observation contains it. A late watch does not
+        matter."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)

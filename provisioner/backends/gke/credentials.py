@@ -60,7 +60,7 @@ class Anonymous:
 
 
 class TokenFile:
-    """A token in a file that another program, such as a kubelet, replaces before the token expires."""
+    """A token in a file. Another program, such as a kubelet, replaces the token before it expires."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._token = path, ""
@@ -88,8 +88,8 @@ class Kubeconfig:
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value of the Authorization header from the file, or the newer value from the file's
-        auth-provider."""
+        """Return the value of the Authorization header. It comes from the file or from the file's auth-provider, which
+        may have a newer value."""
         if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")
@@ -126,10 +126,10 @@ def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any, clock: PlaceC
 
 
 def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Credentials:
-    """Fill ``configuration`` from a kubeconfig and return the credentials.
+    """Fill ``configuration`` from a kubeconfig and return the credentials. A server on plain HTTP gets no credentials.
 
-    Our own code runs plugins and reads token files, because the official client would read them only once and hide
-    their failures. A server on plain HTTP gets no credentials.
+    Our own code runs plugins and reads token files. The official client would read them only once and hide their
+    failures.
     """
     merged = _read_merged(path)
     chosen = merged["contexts"].get_with_name(context)["context"]

@@ -1,7 +1,7 @@
-"""Reasons why pods wait, from the Events that the cluster autoscaler and kubelets write about waiting pods.
+"""Reasons why pods wait. The cluster autoscaler and kubelets write these reasons in Events.
 
-The Events are messages, never state. If an Event is lost or late, or if we may not read Events, operators read another
-reason. The machines are not affected.
+The Events are messages, never state. An Event may be lost or late, or we may lack the right to read Events. Operators
+then read another reason. The machines are not affected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class PodEvents:
         self._readings = Readings(f"events {self._path}")
 
     def observe(self) -> None:
-        """Begin to read if pods have waited long enough and the last reading is long enough ago. Return at once."""
+        """Begin to read Events in the background, and return at once. Do nothing if it is too early for another
+        reading."""
         self._readings.begin(self._api.times.events, self._next_reading)
 
     def _next_reading(self) -> Callable[[], None] | None:
@@ -106,8 +107,8 @@ class PodEvents:
 
 
 def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wait, Failure]:
-    """Return for each waiting pod the reason in its newest Event. A pod without an Event has the reason
-    ``NOT_PREPARED`` if it has a node, and is left out if it has none."""
+    """Return each waiting pod's reason, from the pod's newest Event. A pod without an Event has the reason
+    ``NOT_PREPARED`` if it has a node. Other pods without an Event are left out."""
     said: dict[Wait, list[Event]] = {}
     for event in events:
         reason = event.get("reason")

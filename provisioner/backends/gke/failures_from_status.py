@@ -67,11 +67,11 @@ def failure(pod: Pod) -> Failure | None:
 
 
 def _end_failure(pod: Pod) -> Failure | None:
-    """Return why a pod has ended: the reason in the pod's status or in its disruption condition; else the end of the
-    first failed container, in the order of ``containers``; else the end of the last container.
+    """Return why a pod has ended. The first of these sources decides: the pod's status; its disruption condition; the
+    first failed container in the order of ``containers``; the last container.
 
-    A sidecar (an init container that is always restarted) is never the reason, because it is stopped after the other
-    containers have ended.
+    A sidecar (an init container that is always restarted) is never the reason. It is stopped after the other containers
+    have ended.
     """
     status = pod["status"]
     for witness in (status, disruption(status)):
@@ -111,8 +111,11 @@ def _container_failure(container: Mapping[str, Any]) -> Failure | None:
 
 
 def _restart_failure(status: Mapping[str, Any]) -> Failure | None:
-    """Return how a container failed before its last restart. Only a container that is not ready yet counts; None if
-    there is none. Callers use this failure if the pod's status shows no other reason."""
+    """Return how a container failed before its last restart; None if no container failed. A container that is ready
+    again does not count.
+
+    Callers use this failure if the pod's status shows no other reason.
+    """
     for container in containers(status):
         last = terminated(container, "lastState")
         if last.get("exitCode") and not container.get("ready"):

@@ -96,8 +96,8 @@ class Gke(Kind[GkePool]):
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """Return the problem of a pod spec file; None if it has none. A file outside ``directory`` is a problem, because
-    users of HF edit the templates that name the file."""
+    """Return the problem of a pod spec file; None if there is no problem. A file outside ``directory`` is a problem.
+    HF's users may edit the templates that name the file."""
     path = directory / written
     try:
         if not path.resolve().is_relative_to(directory.resolve()):

@@ -1,6 +1,6 @@
-"""Checks of the rights that the loop needs in a namespace, and a dry run of the create of a pod.
+"""Checks of the rights that the loop needs in a namespace, and a dry run of a pod's create.
 
-The server decodes and admits a dry-run pod, and checks quotas, as for any other pod. So the dry run also tests
+The server decodes and admits a dry-run pod, and checks quotas, as for any other pod. So the dry run also tests the
 namespace, fields, amounts and webhooks.
 """
 
@@ -36,8 +36,8 @@ NO_DRY_RUN = "does not support dry run"
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
     """Return findings about missing rights, and about the reason why the server would refuse a pod.
 
-    ``attempt``: a function that sends the create of a dry-run pod. The function returns a message about fields that the
-    server changed, or an empty text.
+    ``attempt``: sends the create of a dry-run pod. It returns a message about fields that the server changed, or an
+    empty text.
     """
     try:
         lacking = {

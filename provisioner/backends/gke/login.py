@@ -1,6 +1,7 @@
-"""Logins to a pool's API server. A login follows the files with the server's address and our credentials.
+"""Logins to a pool's API server. A login follows the files that contain the server's address and our credentials.
 
-All files are read again if one of them changes, if the server rejects us, or if the server is not the expected one.
+All files are read again if one file changes or if the server rejects us. The same happens if the server is not the
+expected one.
 """
 
 from __future__ import annotations
@@ -114,10 +115,10 @@ class Login:
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again, because a call by ``way`` failed. Do nothing if another way has replaced ``way``, or if
-        the last such reading was less than ``RENEW_SECONDS`` ago.
+        """Read all files again, because a call by ``way`` failed. Do nothing if ``way`` has been replaced, or within
+        ``RENEW_SECONDS`` after the last such reading.
 
-        Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
+        Raise BackendError if the present files cannot be used. They are then the cause of the failed call.
         """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
@@ -132,8 +133,8 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """Read the files again. Keep the old reading if the files are unreadable or do not fit together, because
-        another program may be replacing them."""
+        """Read the files again. If they are unreadable or do not fit together, keep the old reading. Another program
+        may be replacing the files."""
         self._signature = signature(self._reading.files)
         try:
             reading = self._read()
@@ -198,7 +199,7 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable_message(pool: GkePool, error: Exception) -> str:
-    """Return the message that a pool's settings name no usable cluster, with the file or address to correct."""
+    """Return a message that a pool's settings name no usable cluster. It names the file or the address to correct."""
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"
@@ -211,8 +212,8 @@ def _unusable_message(pool: GkePool, error: Exception) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the error's message on one line. Begin it with an explanation if the document has an unexpected structure,
-    because Python's own message is unclear."""
+    """Return the error's message on one line. If the document has an unexpected structure, an explanation comes first.
+    Python's own message is unclear then."""
     if isinstance(error, BackendError):
         return words(error.failure.text)
     error_message = words(str(error)).rstrip(".")

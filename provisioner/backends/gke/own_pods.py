@@ -1,6 +1,6 @@
-"""The machine of a pod, and the labels and the name that make a pod ours. The functions are pure.
+"""The machine of a pod. A pod is ours if it has our labels and a name of our shape. The functions are pure.
 
-The functions read JSON, because typed models would take more time than the request that fetched the pods.
+The functions read JSON. Typed models would take more time than the request that fetched the pods.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ name to 128."""
 
 
 class Wait(NamedTuple):
-    """A pod that waits for a node, or that has a node and waits until the node has made volumes and network ready."""
+    """A pod that waits for a node, or whose node has not yet made its volumes and network ready."""
 
     uid: str
     placed: bool
@@ -97,8 +97,8 @@ class Identity:
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True if a pod belongs to one of our pools, by labels and name. A pod that only has a copy of our
-        labels does not count, because its name does not match the labels."""
+        """Return True if a pod belongs to one of our pools, by labels and name. A pod with a mere copy of our labels
+        does not count. Its name does not match the labels."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
@@ -138,7 +138,7 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
-    """Return the wait of a pod behind scheduling gates, or else the reason why the pod does not run."""
+    """Return a pod's wait behind scheduling gates. If it has no gates, return the reason why the pod does not run."""
     why = None if phase is Phase.RUNNING else failure(pod)
     if phase is Phase.PENDING and gates(pod):
         return Queued(epoch(pod["metadata"].get("creationTimestamp")), why.text if why else ""), None
@@ -146,8 +146,8 @@ def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
 
 
 def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: bool) -> Machine:
-    """Return the machine of a pod that was read by its name at loop time ``now``. ``before``: the machine in the
-    previous snapshot; None if that snapshot did not contain the machine."""
+    """Return the machine of a pod that was read by its name at loop time ``now``. ``before``: this machine in the
+    previous snapshot, or None."""
     machine, ending = machine_of(pod)
     notice = before.notice if before else None
     if ending is None or notice is None or notice.cause is not ending.cause:

@@ -1,7 +1,6 @@
-"""The last known pods of a pool, from a list, a watch and the responses to our creates.
+"""The last known pods of a pool. They come from a list, a watch and the responses to our creates.
 
-Changes are applied in the order in which the server made them. Of each pod, only the fields that the plan needs are
-kept.
+Changes are applied in the order in which the server made them. The cache keeps only the fields that the plan needs.
 """
 
 from __future__ import annotations
@@ -94,14 +93,14 @@ class PodCache:
             return bool(self._dirty)
 
     def advance(self, version: str) -> None:
-        """Note that all events up to this version have arrived, because a bookmark of the watch has this version."""
+        """Note that all events up to ``version`` have arrived. A bookmark of the watch has this version."""
         with self._lock:
             self._advance(version)
 
     def add_created(self, pod: Pod) -> None:
         """Add the pod in the response to our create, unless the watch is already at a newer version.
 
-        So every observation after the response contains the machine, even if the watch is late.
+        So every later observation contains the machine, even if the watch is late.
         """
         reading, version = self.identity.read(pod), _number(pod["metadata"].get("resourceVersion"))
         with self._lock:
@@ -144,10 +143,10 @@ class PodCache:
             return {name: cause or LossCause.UNKNOWN for name, (cause, _) in self._causes.items()}
 
     def worth_asking(self, sought: Mapping[str, str]) -> dict[str, str]:
-        """Return the sought names that an observation reads one by one, each with the expected uid; at most
-        ``MOST_ASKED``.
+        """Return the sought names that an observation reads one by one, each with its expected uid. Return at most
+        ``MOST_ASKED`` names.
 
-        Names whose cause of end is known are left out. Strayed machines come first.
+        A name with a uid is left out if the cause of its machine's end is known. Strayed machines come first.
         """
         causes, strayed = self.causes(), self._strayed_view[1] if self._strayed_view else {}
         names = [name for name, uid in sought.items() if not uid or causes.get(name) in (None, LossCause.UNKNOWN)]
@@ -156,8 +155,8 @@ class PodCache:
     def with_strayed(self, there: Mapping[str, Pod], sought: Mapping[str, str], now: float) -> Mapping[str, Machine]:
         """Return all machines, including strayed machines. If no machine has changed, return the same object as before.
 
-        ``there``: the existing pods with the names in ``sought``, whoever owns them. ``sought``: the expected uid of
-        each name. A pod with our labels has not strayed if the cache lacks it: the cache has only missed an event.
+        ``there``: the existing pods with a name in ``sought``, whoever owns them. ``sought``: the expected uid of each
+        name. A pod with our labels has not strayed if the cache lacks it. The cache has then missed an event.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}
@@ -178,8 +177,8 @@ class PodCache:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that pods of these names do not exist. If a watch reported the end of such a pod without a cause, set
-        the cause DELETED, because the pod was deleted without a grace period."""
+        """Note that pods of these names do not exist. A watch may have reported a pod's end without a cause. The cause
+        is then DELETED: the pod had no grace period."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:

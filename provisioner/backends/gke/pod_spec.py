@@ -1,11 +1,11 @@
-"""The pod that a pool makes. A file contains the pod as YAML or JSON (a Pod manifest or only its ``spec``), and the pod
-is completed for each slot.
+"""The pod that a pool makes. A YAML or JSON file contains the pod: a Pod manifest or only its ``spec``. The pod is
+completed for each slot.
 
 Only these parts of the pod change:
 
 * ``metadata.name``, our labels and ``spec.hostname`` are set.
-* ``restartPolicy`` becomes ``Never`` unless the user chose another one. So a machine whose container ends counts as
-  lost. A restarted container would be an empty machine under the same name.
+* ``restartPolicy`` becomes ``Never`` unless the user chose another policy. So a machine counts as lost if its container
+  ends. A restarted container would be an empty machine under the same name.
 * ``{{machine}}``, ``{{request}}`` and ``{{template}}`` in values of environment variables are replaced.
 """
 
@@ -129,8 +129,8 @@ class PodSpecFile:
 
 
 def read_pod_spec(path: Path, namespace: str) -> PodSpec:
-    """Return the pod that a file describes. Raise OSError if the file is unreadable, PodSpecError if it describes no
-    pod, and another ValueError if it is binary."""
+    """Return the pod that a file describes. Raise OSError for an unreadable file and PodSpecError for a file without a
+    pod. Raise another ValueError for a binary file."""
     return parse_pod_spec(read_text(path), namespace)
 
 
@@ -170,8 +170,8 @@ def _parse(text: str, namespace: str) -> PodSpec:
 
 
 def _document(text: str) -> object:
-    """Return the document in the text. JSON is parsed as JSON, because YAML does not accept JSON with tabs or numbers
-    such as 1e3."""
+    """Return the document in the text. The JSON parser is tried first. The YAML parser refuses JSON with tabs or with
+    numbers such as 1e3."""
     try:
         return json.loads(text, object_pairs_hook=_check_keys)
     except ValueError:
@@ -264,9 +264,9 @@ def _variables(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def requested_amount(spec: Mapping[str, Any], resource: str) -> float:
     """Return the effective request of a pod for a resource, as the scheduler computes it.
 
-    Init containers run one by one, together with the sidecars that were started before. The other containers run
-    together with all sidecars. If the whole pod has a request, this request replaces the computed one. The overhead of
-    the pod's runtime is added.
+    Init containers run one by one, together with the sidecars that started before them. The other containers run
+    together with all sidecars. A request of the whole pod replaces the computed request. The overhead of the pod's
+    runtime is added.
     """
     sidecars = peak = 0.0
     for container in spec.get("initContainers") or ():

@@ -1,4 +1,4 @@
-"""The phase of a pod, its end and the cause of the end, from the pod's JSON. The functions are pure."""
+"""The phase of a pod, its end, and the cause of this end. All are read from the pod's JSON. The functions are pure."""
 
 from __future__ import annotations
 
@@ -133,8 +133,7 @@ def expiry(pod: Pod) -> float | None:
 
 
 def cause_of(pod: Pod, is_spot: bool | None) -> LossCause:
-    """Return why a pod ends or has ended. If Google may preempt the pod's node, the loss of the node counts as a
-    preemption.
+    """Return why a pod ends or has ended. A lost node counts as a preemption if Google may preempt the node.
 
     ``is_spot``: True if Google may preempt the node. If None, the pod's spec decides.
     """
@@ -178,7 +177,7 @@ def _is_for_spot(pod: Pod) -> bool:
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield the node labels that the pod's affinity requires. If the affinity accepts any value of a label, yield the
-    label with the value ``true``, which such labels usually have."""
+    value ``true``. Such labels usually have this value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():

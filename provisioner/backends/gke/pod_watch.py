@@ -1,4 +1,4 @@
-"""The watch of a namespace's pods, which keeps the caches of all its pools up to date.
+"""The watch of a namespace's pods. It keeps the caches of all its pools up to date.
 
 The caches count as current only while the watch's thread can prove that they are.
 
@@ -48,11 +48,11 @@ from then on. For example, a server whose etcd does not report its progress send
 
 
 class Disordered(Exception):
-    """Raised if a stream cannot be followed any further, so that the pods must be listed again."""
+    """Raised if a stream cannot be followed any further. The pods must then be listed again."""
 
 
 class NoStreamedLists(Exception):
-    """Raised if a server does not stream lists, so that the lists must be read in pages."""
+    """Raised if a server does not stream lists. The lists must then be read in pages."""
 
 
 class PodWatch:
@@ -99,10 +99,10 @@ class PodWatch:
                 stream.shutdown()
 
     def check(self, oldest: float = math.inf) -> float:
-        """Return the monotonic time of the caches' list. If the list is older than ``oldest`` s, request a new list.
+        """Return the monotonic time of the caches' list. If the list is older than ``oldest`` seconds, request a new
+        list.
 
-        Raise BackendError unless the caches are complete and current (law: a failed observation is not an empty
-        observation).
+        Raise BackendError if the caches are incomplete or old (law: a failed observation is not an empty observation).
         """
         if not self._is_synced:
             self._tried.wait(self._api.times.first_observation)
@@ -142,9 +142,9 @@ class PodWatch:
                 self._retry_later("Watch failed", Failure(ErrorClass.OTHER, repr(error)))
 
     def _list_or_resume(self) -> None:
-        """Resume the watch from the last version; list the pods if the version is unknown or too old, or on request.
+        """Resume the watch from the last version. List the pods if the version is unknown or too old, or on request.
 
-        A requested list is read in pages, because the server's stream or the server's cache may be wrong.
+        A requested list is read in pages, because the server's stream or cache may be wrong.
         """
         self._began_at, wanted = time.monotonic(), self._is_list_wanted.is_set()
         if (host := self._api.access.host()) != self._host:
@@ -180,7 +180,7 @@ class PodWatch:
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
         """Follow one stream to its end. The end is no error, because servers disconnect slow readers silently.
 
-        If ``pods`` is given, the stream begins with a list, which counts only after the bookmark at its end.
+        ``pods``: if given, the stream begins with a list. This list counts only after the bookmark at its end.
         """
         self._stream = stream = self._open(begin, pods)
         try:

@@ -73,8 +73,8 @@ class GkePool(Pool):
 
     @property
     def where(self) -> str:
-        """Return the namespace in words. The address of its cluster is left out, because it may change, and so is
-        the name of a context."""
+        """Return the namespace in words. The cluster's address and the context's name are left out, because both may
+        change."""
         return f"namespace {self.namespace}"
 
     @property

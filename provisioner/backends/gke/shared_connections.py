@@ -43,12 +43,13 @@ class Namespace:
             self._watch.start()
 
     def refresh(self, cache: PodCache, oldest: float = math.inf) -> float | None:
-        """Make sure that the cache is complete and current. If there is no watch, list the pods. Raise BackendError on
-        failure.
+        """Make the cache complete and current. Raise BackendError on failure.
 
-        Return the monotonic time at which the watch's list began; None if there is no watch. With a watch, the Events
-        of waiting pods and the names of Spot nodes are read in the background. If the watch's list is older than
-        ``oldest`` seconds, the watch makes another list.
+        With a watch, return the monotonic time at which the watch's list began. If this list is older than ``oldest``
+        seconds, the watch makes another list. Events of waiting pods and names of Spot nodes are read in the
+        background.
+
+        Without a watch, list the pods and return None.
         """
         if self.watched:
             listed = self._watch.check(oldest)
@@ -88,10 +89,10 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
-        """Return the namespace of a pool, after ``cache`` has joined it. If the namespace's watch has begun already, a
-        new object replaces the namespace, because the watch's list lacks the pool's pods.
+        """Let ``cache`` join the namespace of a pool, and return the namespace. If the namespace's watch has begun
+        already, make a new namespace. The old watch's list lacks the pool's pods.
 
-        ``connect``: a function that connects to the pool's cluster; it is called only for the first pool of a cluster.
+        ``connect``: connects to the pool's cluster. It is called only for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

@@ -1,4 +1,4 @@
-"""The caches of all pools that share a watch, and the list that the watch is reading for them."""
+"""The caches of all pools that share a watch. The watch reads one list for all these caches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ for now."""
 
 
 def unknown(_: str) -> None:
-    """Return None for every node, so that the pod's own spec decides whether Google may preempt the node."""
+    """Return None for every node. The pod's own spec then decides whether Google may preempt the node."""
 
 
 class PodList:
-    """The pods of a list that is being read, reduced to the fields that their pools need. Pods that belong to no
-    pool are left out."""
+    """The pods of a list that is being read. Only the fields that pools need are kept. Pods that belong to no pool are
+    left out."""
 
     def __init__(self, pools: Iterable[Identity], is_spot: IsSpot = unknown) -> None:
         self._is_spot = is_spot
@@ -29,7 +29,7 @@ class PodList:
         self._count = 0
 
     def take(self, kind: str, pod: Pod) -> None:
-        """Add a pod of the list (``ADDED``), or apply an event that arrived before the list was complete."""
+        """Add a pod of the list (``ADDED``), or apply an event. Events may arrive before the list is complete."""
         self._count += 1
         check_number(self._count)
         is_spot = self._is_spot(node_of(pod))

@@ -1,8 +1,7 @@
-"""The nodes that Google may preempt, by their labels. If a pod is bound to a node that is not known yet, the labels are
-read again.
+"""The nodes that Google may preempt, by their labels. If a pod is bound to an unknown node, the labels are read again.
 
-A compute class may choose Spot nodes although no field of the pod shows this; only the node's labels do. The labels are
-used only to name the cause of a machine's end, and are not stored.
+A compute class may choose Spot nodes although no field of the pod shows this. Only the node's labels show it. The
+labels serve only to name the cause of a machine's end, and are not stored.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ class SpotNodes:
         self._readings.close()
 
     def _read(self) -> None:
-        """Read the labels of the Spot nodes. Note for each node that was known before the reading began whether it is a
-        Spot node."""
+        """Read the names of the Spot nodes. Note which nodes are Spot nodes. A node that became known during the
+        reading is left for the next one."""
         met = list(self._nodes)
         try:
             with translated_errors():
@@ -79,8 +78,8 @@ class SpotNodes:
         log.debug("Nodes read", extra={"nodes": len(met), "spot": len(spot)})
 
     def _list(self) -> Iterator[str]:
-        """Yield the names of all Spot nodes. Each label needs a list of its own, because a selector with two labels
-        finds only nodes that have both."""
+        """Yield the names of all Spot nodes. Each label needs a list of its own. A selector with two labels finds only
+        nodes with both labels."""
         for selector in sorted(SPOT_SELECTORS):
             nodes = self._api.items(PATH, {"labelSelector": selector}, accept=METADATA)
             yield from (str(node["metadata"]["name"]) for node in nodes)
