@@ -3,15 +3,17 @@
 A backend does not retry an action, because the next cycle does. It makes no decision, because the plan does.
 
 Names: each machine has a name of its own. Some places keep names unique: they refuse a second object with the same
-name. For any other place, the backend lists the machines before each create. A create may have an unknown effect. The
-backend repeats such a create only if two lists lack the name. The lists must have begun at least ``lag_seconds`` apart.
+name. For any other place, the backend lists the machines before each create.
+
+A create may have an unknown effect. The backend repeats such a create only if two lists lack the name. The lists must
+have begun at least ``lag_seconds`` apart.
 
 Several objects may have the same name nevertheless. They are then in ``Snapshot.doubles``. The plan keeps one object of
-each name and deletes the others at once. If a new object has the name of a closed slot, the plan also deletes it at
-once.
+each name and deletes the others at once. If a new object has the name of a closed slot, the plan also deletes this
+object at once.
 
 States: a place may hold a machine in a queue on purpose. This machine is PENDING with ``queued`` and without a failure.
-If the place has no room for a machine, the machine has ``spills_at_once``, and another pool should make it. A machine
+If the place has no room for a machine, the machine has ``spills_at_once``. Another pool should then make it. A machine
 that has ended and needs no delete is in ``Snapshot.ends``.
 
 Hosts: a machine joins the grid under its name, because HF knows the machine by this name. A kind may make the name the
@@ -101,8 +103,8 @@ class Backend(Protocol):
 
         The observation begins at ``now``. A shared list may have begun earlier (``Snapshot.began_at``).
 
-        ``sought``: names to search for, each with its expected uid if known. Our machines that lost our mark are
-        strayed. Others' objects are ``foreign``. Objects that may be ours are ``name_collisions``.
+        ``sought``: names to search for, each with its expected uid if known. Our machines without our mark are strayed.
+        Others' objects are ``foreign``. Objects that may be ours are ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
@@ -111,8 +113,8 @@ class Backend(Protocol):
         A create succeeds if a machine with its slot's identity exists already. After an error with ``stops_batch``, no
         further creates of this template are tried.
 
-        ``is_repeated``: an earlier create of this name may have had an effect. If the machine may exist unlisted, the
-        outcome is ambiguous.
+        ``is_repeated``: an earlier create of this name may have had an effect. If its machine may exist, the outcome is
+        ambiguous.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

@@ -1,6 +1,6 @@
-"""Rules for places that do not keep the names of machines unique: list before a create, and one machine of each name.
+"""Rules for places that do not keep machines' names unique: list before a create, and keep one machine of each name.
 
-A create that got no response may still take effect, so the create is repeated only after two lists without its name.
+A create without a response may still take effect. So it is repeated only after two lists that lack its name.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now, and no outcomes. If the list fails, no action may be sent: return None, and for
-    each action an outcome with the list's failure. If the list may not start, return None and no outcomes."""
+    """Return a list that begins now, and no outcomes.
+
+    If the list fails, return None, and for each action an outcome with the list's failure. The caller must not send the
+    actions then. If the list may not start, return None and no outcomes.
+    """
     found: list[Listed] = []
 
     def attempt() -> Mapping[str, Failure]:
@@ -92,12 +95,12 @@ class Reader(Protocol[Job]):
     """The functions that read a place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job shows that it belongs to the pool. A job that no longer shows this also counts if it
-        has the uid that ``sought`` has for its name."""
+        """Return True if the job shows that it belongs to the pool. Any other job also counts if it has the uid that
+        ``sought`` has for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended; None if the job still counts as a machine, for example because its record must be
-        deleted."""
+        """Return how a job has ended; None if the job still counts as a machine. An ended job still counts if, for
+        example, its record must be deleted."""
 
     def machine(self, job: Job) -> Machine:
         """Return the machine of a job."""
@@ -133,10 +136,10 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 
 
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
-    """Return the machine that keeps the name, and all other machines of this name that have not begun to end.
+    """Return the machine that keeps the name, and all its doubles that have not begun to end.
 
-    ``machines``: all machines of this name, the oldest first. The machine that has run longest keeps the name; if none
-    runs, the oldest pending machine; if none is pending, the oldest.
+    ``machines``: all machines of this name, the oldest first. The first of these machines keeps the name: the machine
+    that has run longest; the oldest pending machine; the oldest machine.
     """
     running = [one for one in machines if one.phase is Phase.RUNNING]
     kept = min(running, key=lambda one: one.launched) if running else machines[0]
@@ -147,7 +150,7 @@ def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]
 
 
 class ListingBackend(ABC, Generic[Record]):
-    """A backend whose batches begin with a list of the place's jobs, each job under the name of its machine."""
+    """A backend whose batches begin with a list of the place's jobs. Each job has the name of its machine."""
 
     flow: Flow | None = None
     at_once = MOST

@@ -21,8 +21,8 @@ longer counts."""
 
 
 class PlaceClock:
-    """The time of the place's clock, from the ``Date`` of each response (RFC 9110, 6.6.1), and the duration of its
-    calls."""
+    """The time of the place's clock and the duration of its calls. The time comes from the ``Date`` of each response
+    (RFC 9110, 6.6.1)."""
 
     def __init__(self) -> None:
         self._calls = deque[tuple[float, float]](maxlen=SLOW_CALLS)
@@ -31,8 +31,7 @@ class PlaceClock:
         """Seconds by which the place's clock is ahead of this host's monotonic clock; None without a ``Date``."""
 
     def hear(self, date: str | None, seconds: float | None = None) -> None:
-        """Note the ``Date`` header of a response that arrived just now, and the seconds that the call took (None: not
-        measured)."""
+        """Note the ``Date`` header of a response that arrived just now, and the call's seconds (None: not measured)."""
         now = time.monotonic()
         if seconds is not None:
             self._calls.append((now, seconds))

@@ -29,11 +29,12 @@ class TooMuchOutput(OSError):
 def run_program(
     argv: Sequence[str], environment: Mapping[str, str], *, seconds: float, most_bytes: int, grace: float = 0.0
 ) -> Finished:
-    """Run a program without a terminal. Return its result. ``environment``: all environment variables of the program.
+    """Run a program without a terminal, and return its result. ``environment``: all environment variables of the
+    program.
 
-    Raise TimeoutError after ``seconds``, TooMuchOutput for more than ``most_bytes`` in an output, and another OSError
-    if the program cannot be run. After TimeoutError and TooMuchOutput, all processes of the program get SIGTERM, and
-    SIGKILL ``grace`` seconds later.
+    Raise TimeoutError after ``seconds``, and TooMuchOutput if an output exceeds ``most_bytes``. Raise another OSError
+    if the program cannot be run. After TimeoutError or TooMuchOutput, the program's processes get SIGTERM, and SIGKILL
+    ``grace`` seconds later.
     """
     with subprocess.Popen(
         argv,
@@ -76,8 +77,8 @@ def _read_outputs(process: subprocess.Popen[bytes], seconds: float, most_bytes: 
 
 
 def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a program with all its processes. Call this function before the program's exit code is read, because the
-    process group exists only until then."""
+    """End a program with all its processes. Call this function before the program's exit code is read. The process
+    group exists only until then."""
     if grace:
         os.killpg(process.pid, signal.SIGTERM)
         ended = os.pidfd_open(process.pid)

@@ -1,7 +1,7 @@
 """Proxies and private certificate authorities on the way to the clouds.
 
-Each client reads the proxy and the certificate authorities from environment variables of its own. This module sets all
-these variables once, for the process and for the plugins that it runs.
+Each client reads the proxy and the authorities from its own environment variables. This module sets all these variables
+once. They apply to the process and to the plugins that it runs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ WARNING_SECONDS = 30 * 86_400.0
 def prepare(ca_bundle: Path | None) -> None:
     """Set the proxy and the certificate authorities for every client of this process.
 
-    Raise BackendError if the file of certificate authorities (``ca_bundle``) or of the proxy's address cannot be used,
-    or if the address is invalid.
+    Raise BackendError if the proxy's address is invalid or its file cannot be used. Also raise it if the file of
+    authorities (``ca_bundle``) cannot be used.
     """
     environment = os.environ
     if file := environment.get(PROXY_FILE):
@@ -96,10 +96,9 @@ def proxy_login(proxy: str | None) -> dict[str, str]:
 
 
 def failed_call(error: BaseException, kind: ErrorClass, text: str) -> BackendError:
-    """Return the failure of a call, with the class ``kind``, or with DENIED if the proxy refuses our login.
+    """Return the failure of a call. Its class is DENIED if the proxy refuses our login, and else ``kind``.
 
-    A call that failed with DENIED is not repeated, because the proxy would refuse the login again, and might lock the
-    account.
+    A DENIED call is not repeated. The proxy would refuse the login again, and might lock the account.
     """
     if TUNNEL_REFUSED in str(error):
         return BackendError(ErrorClass.DENIED, ANOTHER_LOGIN)
@@ -126,7 +125,7 @@ def epoch_of(date: str) -> float | None:
 
 
 def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
-    """Return a key that changes if any of the files or its rights change, or if a file appears or disappears."""
+    """Return a key of the files. It changes if a file or its rights change, or if a file appears or disappears."""
     return tuple(_key(file) for file in files)
 
 
@@ -142,7 +141,7 @@ def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
     """Return warnings about certificate authorities in the bundle that have expired or will soon expire. Raise
     BackendError if the bundle cannot be used.
 
-    Only a configured bundle is checked, because the system's bundle always contains authorities that have expired.
+    Only a configured bundle is checked. The system's bundle always contains expired authorities.
     """
     messages = []
     for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():

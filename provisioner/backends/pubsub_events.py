@@ -1,7 +1,7 @@
 """Pub/Sub messages as hints to observe now, never as state. Only this module imports google.cloud.pubsub.
 
 The subscription delivers entries of Compute's audit log (the logs ``activity`` and ``system_event``). Each message is
-acknowledged, whatever it contains, and causes at most one hint.
+acknowledged, whatever it contains. It causes at most one hint.
 """
 
 from __future__ import annotations
@@ -132,10 +132,10 @@ class Judged:
 
 
 def parse(data: bytes, published: datetime | None = None) -> Hint | None:
-    """Return the hint in ``data``, a Pub/Sub message with an entry of the audit log; None if the entry is not about an
-    event of an instance. Raise an error of ODD_RESPONSES if the message is not such an entry.
+    """Return the hint in a Pub/Sub message; None if the message is not about an event of an instance.
 
-    ``published``: time at which Pub/Sub received the message, by the cloud's clock.
+    ``data``: an entry of the audit log. For other data, raise an error of ODD_RESPONSES. ``published``: time at which
+    Pub/Sub received the message, by the cloud's clock.
     """
     entry = json.loads(data)
     payload = entry["protoPayload"]
@@ -193,8 +193,8 @@ class Sieve:
 
 
 class EventStream:
-    """A subscription that is read until it is closed. ``taken`` is called with each judged message, and ``broke`` is
-    called with the reason for each break of the stream."""
+    """A subscription that is read until it is closed. Each judged message goes to ``taken``. The reason for each break
+    of the stream goes to ``broke``."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""Checks of the Pub/Sub subscription: it exists, we may read it, and it keeps its messages for readers instead of
-sending them elsewhere.
+"""Checks of the Pub/Sub subscription. It must exist, we must have the right to read it, and it must keep its messages
+for readers.
 
 Other readers of the subscription cannot be detected.
 """

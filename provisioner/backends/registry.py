@@ -1,7 +1,7 @@
 """Kinds of places: the built-in kinds, and the kinds of other distributions. A kind is imported when a pool names it.
 
-A distribution registers a kind with an entry point in the group ``provisioner.backends``. The name of the entry point
-is the value of ``kind``, and the object of the entry point is a ``Kind``.
+A distribution registers a kind with an entry point in the group ``provisioner.backends``. The entry point's name is the
+value of ``kind``. The entry point's object is a ``Kind``.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def built_in_kinds() -> list[Kind[Any]]:
 
 
 def longest_call(pools: Iterable[Pool]) -> float:
-    """Return how many seconds a batch in any of these pools may last after its last call has begun.
+    """Return how many seconds a batch in these pools may last after its last call has begun.
 
-    The built-in kinds always count, because the previous loop may have had pools that are no longer configured.
+    The built-in kinds always count. The previous loop may have had pools that are no longer configured.
     """
     return max(each.longest_call for each in (*built_in_kinds(), *(get_kind(pool.kind) for pool in pools)))
 
@@ -60,8 +60,8 @@ def longest_call(pools: Iterable[Pool]) -> float:
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
     """Return one backend per pool. Clients are imported only for kinds that have a pool.
 
-    Raise BackendError if the settings of any pool do not lead to a place; the error has one line for each such pool.
-    Raise MissingExtra if a client is not installed.
+    Raise BackendError if a pool's settings lead to no place. The error has one line for each such pool. Raise
+    MissingExtra if a client is not installed.
     """
     prepare(site.ca_bundle)
     made, unusable = usable_backends(pools, site)
@@ -72,8 +72,7 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return a backend for each pool whose settings lead to a place, and for each other pool the reason
-    why it has none.
+    """Return a dict of pool → backend, and a dict of pool → reason for each pool whose settings lead to no place.
 
     Raise MissingExtra if a client is not installed. ``proxies_and_authorities.prepare`` must have been called.
     """

@@ -76,11 +76,11 @@ def seconds(value: Any) -> float:
 
 @contextmanager
 def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
-    """Translate the errors of the ``with`` block or decorated function: raise BackendError of the class ``odd`` if the
-    structure of a response is not as documented.
+    """Raise BackendError of the class ``odd`` if a response's structure is not as documented. Use this for a ``with``
+    block or as a decorator.
 
-    For a call that changes something, callers set ``odd`` to UNAVAILABLE: the change may have been made although the
-    response cannot be read, so the result is unknown.
+    For a call that changes something, callers set ``odd`` to UNAVAILABLE. The change may have been made although the
+    response is unreadable, so the result is unknown.
     """
     try:
         yield

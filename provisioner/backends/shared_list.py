@@ -1,4 +1,4 @@
-"""Lists that several pools of one place share, because a list for all pools costs the place no more than a list for one
+"""Lists that several pools of one place share. A list for all pools costs the place no more than a list for one
 pool."""
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ class ListResult(Generic[Items]):
 
 
 class SharedList(Generic[Items]):
-    """A list for several pools. If a pool requests the list while it is being read for another pool, both pools get the
-    same list."""
+    """A list for several pools. If two pools request the list at about the same time, both pools get the same list."""
 
     def __init__(self, read: Callable[[float], Items]) -> None:
         self._read = read
@@ -47,7 +46,7 @@ class SharedList(Generic[Items]):
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult[Items]:
         """Return a complete list that ``pool`` has not received yet. Raise BackendError if the list fails.
 
-        If another pool began a list less than half a ``pace`` ago, wait for that list and return it. If not, begin a
+        If another pool began a list less than half a ``pace`` ago, wait for that list and return it. Otherwise begin a
         list at ``now``.
         """
         asked_at = time.monotonic()

@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files: files that differ from the version that the scripts or the loop last read,
-    and keys that have no effect."""
+    """Return the warnings about HF's files. A file may differ from the version that the scripts or the loop last read.
+    A key may have no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),
@@ -78,11 +78,9 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Compare HF's provider config and templates file with the versions that the scripts and the loop last read. Return
-    a warning for each difference.
+    """Return a warning if the scripts or the loop last read another version of HF's provider config or templates file.
 
-    Return an empty list if no state directory is known, or if the state directory does not record what the scripts and
-    the loop have read.
+    Return an empty list if the state directory is unknown, or if it does not record these reads.
     """
     read: Mapping[Side, Sequence[ConfigMark]] = {}
     with suppress(DirectoryError, StateError):
@@ -101,11 +99,10 @@ def stale_read_warnings(provider: Provider) -> list[str]:
 
 
 def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[Finding], dict[str, dict[str, int]]]:
-    """Ask the clouds whether each pool can now make machines of the size that its templates promise. Observe each pool.
-    Change nothing.
+    """Ask the clouds whether each pool can now make machines of the promised size. Observe each pool. Change nothing.
 
-    Return the findings, and by pool the numbers of our machines and of our queued machines. A pool with an error gets
-    no further questions. Findings about a clock come first, because a wrong clock makes other calls fail, too.
+    Return the findings, and for each pool the numbers of our machines and of our queued machines. A pool with an error
+    gets no further questions. Findings about a clock come first, because a wrong clock makes other calls fail.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)
@@ -133,7 +130,8 @@ def _without_faults(backends: Mapping[str, Backend], findings: Sequence[Finding]
 
 
 def rehearsal_findings(settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Try a create without effect in each pool, for the first template that names the pool, and return the findings."""
+    """Try a create without effect in each pool, and return the findings. The create is for the first template that
+    names the pool."""
     last_first = reversed([*settings.template_limits.items()])
     first = {pool: id_ for id_, limits in last_first for pool in limits.pools}
     rehearsing = {name: backend for name, backend in backends.items() if isinstance(backend, Rehearsing)}
@@ -148,8 +146,8 @@ def clock_findings(_: Settings, backends: Mapping[str, Backend]) -> list[Finding
 
 
 def size_findings(templates: Sequence[Template], settings: Settings, backends: Mapping[str, Backend]) -> list[Finding]:
-    """Return a warning for each template that promises larger machines than its pools make, and for each pool whose
-    machine size cannot be read."""
+    """Return a warning for each template that promises larger machines than its pools make. Also warn about each pool
+    whose machine size is unreadable."""
 
     def size_of(backend: Sized) -> MachineSize | BackendError | None:
         try:
@@ -170,8 +168,8 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 
 def unseen_finding(pool: Pool, failure: Failure) -> Finding:
-    """Return an error about a pool that could not be observed, with the next step and the documentation page of its
-    kind."""
+    """Return an error about a pool that could not be observed. It names the next step and the kind's documentation
+    page."""
     is_setting, docs = failure.error.needs_operator, get_kind(pool.kind).docs
     step = f"correct pools.{pool.name} or its rights" if is_setting else "let this host reach the place; try again"
     more = f" ({docs})" if docs else ""

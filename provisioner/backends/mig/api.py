@@ -1,6 +1,6 @@
 """The calls to the Compute API of one project: raw JSON, and lists with field masks. A list is complete or fails.
 
-Google's typed client is not used: its import takes a second and 140 MB, and its lists take eighteen times the processor
+Google's typed client is not used. Its import takes a second and 140 MB, and its lists take eighteen times the processor
 time.
 
 A call raises BackendError if its response has an unexpected structure. A list also raises BackendError if a page fails

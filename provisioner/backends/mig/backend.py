@@ -1,18 +1,17 @@
-"""The mig backend. A pool is one managed instance group, in which instances are created, deleted and observed by name.
+"""The mig backend. A pool is one managed instance group. Instances are created, deleted and observed by name.
 
-The promises of the backend protocol are kept as follows:
+The backend keeps the promises of the backend protocol as follows:
 
-* An observation costs a list of the location's groups and a list of each zone's instances (a page per 500). All pools
-  of the project share these lists. While the group changes, its members are listed too. An observation is complete or
-  raises an error (``observer``).
-* A create is one call per 1,000 names, and usually one wait for the operation. The operation ends when the group has
-  *accepted* the names. If the operation does not end soon, observations read it (``undecided_creates``). Only
-  observations show if the instances are made, because the group tries to make them for ever.
+* An observation lists the location's groups and each zone's instances (one page for 500 instances). All pools of the
+  project share these lists. While the group changes, its members are listed too. An observation is complete or raises
+  an error (``observer``).
+* A create is one call for up to 1,000 names, and usually one wait for the operation. The operation ends when the group
+  has *accepted* the names. If the operation does not end soon, observations read it (``undecided_creates``). Only
+  observations show that the instances are made, because the group tries to make them for ever.
 * The request id of createInstances is made from the content of the request. So Compute recognizes a repetition after a
-  crash or a lost response as the same request. The request contains only names, because a preservedState would make the
-  group stateful.
-* A delete is one list of members, and one call per 1,000 members found. Compute deletes by name, so the list just
-  before shows which instance has the name. A delete needs no request id, because a second delete does no harm.
+  crash or a lost response. The request contains only names, because a preservedState would make the group stateful.
+* A delete is one list of members, and one call for up to 1,000 members found. Compute deletes by name, so this list
+  shows which instance has the name. A delete needs no request id, because a second delete does no harm.
 """
 
 from __future__ import annotations
@@ -78,9 +77,9 @@ class MigBackend(GroupInspection):
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
-        """Return the members whose names have our shape, and the sought instances that have left the group.
+        """Return the members with names of our shape, and the sought instances that have left the group.
 
-        If the previous observation began less than ``LEAST_PACE_PART`` of the pace ago, wait until that time has
+        If the previous observation began less than ``LEAST_PACE_PART`` of the pace ago, first wait until that time has
         passed.
         """
         self._ending.wait(max(0.0, self._next_observation_at - time.monotonic()))
@@ -97,8 +96,8 @@ class MigBackend(GroupInspection):
         return self._project.api.clock.ahead()
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Ask the group to create instances with these names, up to 1,000 names in a call. If the group already has a
-        name, this is a success, and the name is not requested."""
+        """Ask the group to create instances with these names. One call has at most 1,000 names. If the group already
+        has a name, its create is a success and the name is not sent."""
         members = self._observer.members
         outcomes = [Outcome(create) for create in creates if create.name in members]
         calls = [
@@ -135,8 +134,8 @@ class MigBackend(GroupInspection):
         return outcomes + self._delete_members(there, may_start)
 
     def _delete_members(self, named: Sequence[tuple[str, Delete]], may_start: MayStart) -> list[Outcome]:
-        """Send the deletes. Members with a known zone are deleted by address, and others by name, in separate requests,
-        because Compute does not accept both in one."""
+        """Send the deletes. A member with a known zone is deleted by its address, and any other member by its name.
+        Compute does not accept addresses and names in one request."""
         calls = [
             Call(tuple(delete for _, delete in chunk), partial(self._delete, [url for url, _ in chunk]))
             for addressed in (True, False)
@@ -188,10 +187,9 @@ class MigBackend(GroupInspection):
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return failures for the names that are not members, after Compute refused all names because one of them
-        exists.
+        """Return a failure for each name that is not a member. Compute has refused all names because a name exists.
 
-        A member is ours, so its name is a success. The result for the other names counts as unknown, and the next cycle
+        A member is ours, so its name is a success. The result for any other name counts as unknown. The next cycle
         requests only these names again.
         """
         try:
@@ -210,18 +208,16 @@ class MigBackend(GroupInspection):
 
 
 def _strayed_failure(member: Member) -> Failure:
-    """Return the failure for an abandoned instance. The instance is not deleted, because the right to delete it would
+    """Return the failure for an abandoned instance. The loop does not delete the instance. The right to do so would
     apply to all instances of the project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
 
 def _has_instance(member: Member, delete: Delete) -> bool:
-    """Return True if the member has the instance that ``delete`` names, and the group is not already removing the
-    member.
+    """Return True if the member has the instance that ``delete`` names, and the group is not yet removing the member.
 
-    Also return True for a member without an instance, because the group counts this member and may still make its
-    instance.
+    Also return True for a member without an instance. The group counts this member and may still make its instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)
@@ -232,6 +228,6 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return a key of the group and the names. Requests with the same key get the same request id, so Compute takes
-    them for one request."""
+    """Return a key of the group and the names, as the request id. Compute takes requests with the same id for one
+    request."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

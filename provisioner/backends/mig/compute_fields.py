@@ -1,5 +1,5 @@
-"""The fields that are read from Compute's JSON documents of a group, of its members and of a zone's instances. Pure
-functions."""
+"""The fields that are read from Compute's JSON documents. The documents describe a group, its members and a zone's
+instances. Pure functions."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def _termination(item: Json) -> float | None:
 
 
 def _expiry(item: Json) -> float | None:
-    """Return the epoch seconds at which Compute ends an instance, from its timestamp or else from its scheduling
-    settings; None if never."""
+    """Return the epoch seconds at which Compute ends an instance; None if never. The instance's timestamp decides, or
+    else its scheduling settings."""
     scheduling = item.get("scheduling") or {}
     scheduled_end = _termination(item.get("resourceStatus") or {}) or epoch(scheduling.get("terminationTime", ""))
     longest = (scheduling.get("maxRunDuration") or {}).get("seconds")

@@ -1,7 +1,7 @@
-"""Compute Engine's errors, translated into our few error classes.
+"""Compute Engine's errors, translated into our few error classes. No I/O.
 
-An error may be an HTTP status with a body, the ``error`` of an operation, the last attempt of a managed instance, or an
-exception of Google's login or of ``requests``. No I/O.
+An error has one of these forms: an HTTP status with a body; the ``error`` of an operation; the last attempt of a
+managed instance; an exception of Google's login or of ``requests``.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class ComputeError:
 
 
 class AlreadyExists(BackendError):
-    """Raised if a name of the call exists already. Compute reports neither which name exists nor whether it accepted
-    the other names, so the members must be listed again."""
+    """Raised if a name of the call exists already. Compute does not report which name exists, or whether it accepted
+    the other names. So the members must be listed again."""
 
 
 def classify(error: ComputeError) -> ErrorClass:

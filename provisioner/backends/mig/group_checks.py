@@ -52,7 +52,8 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """Return the findings about the group, above all about settings by which the group would end machines by itself."""
+    """Return the findings about the group. Most of them are about settings by which the group would end machines
+    itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
         (Severity.ERROR, _update_policy_message(pool, update)),
@@ -65,8 +66,8 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """Yield a finding if an autoscaler is active, because the autoscaler, and not the loop, would choose which machines
-    to delete."""
+    """Yield a finding if an autoscaler is active. The autoscaler, and not the loop, would choose which machines to
+    delete."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
         text = f"an autoscaler works on it (mode {mode}) and would delete machines in use:"
@@ -74,8 +75,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield the problems of the instance template: the template has no labels (calls cannot add any), or its machines
-    live for too short a time."""
+    """Yield the problems of the instance template. Its machines may live for too short a time. It may have no labels,
+    and calls cannot add labels."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:
@@ -91,8 +92,8 @@ def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
 
 
 def name_findings(pool: MigPool, prefix: str, names: Iterable[str]) -> list[Finding]:
-    """Return a finding if the group has machines of another provisioner, and one of the two name prefixes begins with
-    the other prefix."""
+    """Return a finding if the group has another provisioner's machines whose name prefix overlaps ours. Prefixes
+    overlap if one prefix begins with the other prefix."""
     prefixes = {match["prefix"] for name in names if (match := ANY_SHAPE.fullmatch(name))}
     return [
         Finding(
@@ -170,8 +171,11 @@ def _update_policy_message(pool: MigPool, update: Json) -> str:
 
 
 def _redistribution_message(pool: MigPool, group: Json, update: Json) -> str:
-    """Return the message about redistribution; empty if the group does not move machines between zones. A group does so
-    if it is regional, has the shape EVEN, and its instanceRedistributionType is not NONE (default: PROACTIVE)."""
+    """Return the message about redistribution; empty if the group does not move machines between zones.
+
+    A group moves machines if it is regional, has the shape EVEN, and its instanceRedistributionType is not NONE
+    (default: PROACTIVE).
+    """
     kind = update.get("instanceRedistributionType", "PROACTIVE")
     shape = (group.get("distributionPolicy") or {}).get("targetShape", "EVEN")
     if pool.zone or kind == "NONE" or shape != "EVEN":
@@ -222,8 +226,8 @@ def _gcloud_command(pool: MigPool, verb: str, *flags: str) -> str:
 
 
 class Problems:
-    """The changes of one group by others, kept from observation to observation, and the problems that were last
-    logged."""
+    """The changes that others made to one group, and the last problems. Both are kept from observation to
+    observation."""
 
     def __init__(self, pool: MigPool, check_autoscaler: Callable[[Json, float], list[Finding]]) -> None:
         self._pool, self._check_autoscaler = pool, check_autoscaler
@@ -256,7 +260,7 @@ class Problems:
     ) -> None:
         """Note members that others deleted between two observations, and the likely cause of the deletes.
 
-        ``after``: the machines of the later observation, except those that we asked the group to delete. ``group``: the
+        ``after``: the later observation's machines, except those that we asked the group to delete. ``group``: the
         group's settings in the later observation.
         """
         ran = {name for name, seen in before.items() if seen.machine.phase is Phase.RUNNING}

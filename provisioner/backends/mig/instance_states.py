@@ -1,7 +1,7 @@
-"""Machines, each read from a member entry of a group together with an instance entry. The functions are pure.
+"""Machines, each read from a group's member entry and an instance entry. The functions are pure.
 
 The two lists are read one after the other, and each may be late. A machine counts as running only if both entries show
-it as running, and as ending if at least one entry shows it as ending.
+it as running. It counts as ending if at least one entry shows it as ending.
 
 ``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): the
 instance's state and addresses.
@@ -55,8 +55,8 @@ class Observed:
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
     """Return the machine of the two entries. If the machine has not changed, return the object ``before``.
 
-    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's, because such
-    an instance is older or unrelated.
+    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's id. Such an
+    instance is older or unrelated.
     """
     if instance.id != member.id:
         instance = Instance()
@@ -109,8 +109,8 @@ def _statuses(member: Member, instance: Instance) -> set[str]:
 
 
 def _cause(member: Member, instance: Instance, before: Machine | None) -> LossCause:
-    """Return the cause of the machine's end. If ``before`` has a cause, return that cause, because the last entry of a
-    preempted instance does not show the cause."""
+    """Return the cause of the machine's end. A cause in ``before`` stays, because a preempted instance's last entry
+    does not show the cause."""
     if before and before.cause:
         return before.cause
     if member.action == "DELETING" or not _statuses(member, instance):
@@ -138,8 +138,9 @@ def _failure(
 
 
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
-    """Return a failure for a state that this program does not know, or for REPAIRING, which may last for any time; None
-    for any other state."""
+    """Return a failure for an unusual state; None for any other state. These states are unusual: a running instance has
+    no IPv4 address; the group waits for a health check; this program does not know the state; REPAIRING, which may last
+    for any time."""
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         no_address = Failure(ErrorClass.OTHER, "The instance runs, and has no address.")
         return Failure(ErrorClass.INVALID, IPV6_ONLY) if instance.ipv6 else no_address

@@ -1,8 +1,9 @@
-"""Snapshots of one managed instance group, made from the groups of its location and the instances of its zones.
+"""Snapshots of one managed instance group. They are made from the groups of its location and the instances of its
+zones.
 
-All pools of the project share these two kinds of lists. The members of the group, with the group's action on each, are
-listed in each observation, unless the shared lists prove that the group is unchanged. The members of an unchanged group
-are listed every ``MEMBERS_SECONDS``.
+All pools of the project share these two kinds of lists. Each observation also lists the group's members, with the
+group's action on each member. If the shared lists prove that the group is unchanged, its members are listed only every
+``MEMBERS_SECONDS``.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class GroupObserver:
         """Sought instances of ours that have left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members in each observation for as long as the lists may be too late to show the effect of a call to
-        the group. ``deleted``: names that the call asks the group to delete."""
+        """List the members in each observation for a while, because of a call to the group. The lists may show the
+        call's effect late. ``deleted``: names that the call asks the group to delete."""
         self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
 
@@ -84,7 +85,7 @@ class GroupObserver:
         """Return a complete snapshot. Raise BackendError if a list fails. The snapshot began at ``now``, or when the
         shared lists began.
 
-        ``refused``: machines that the group refused to make, which no list shows.
+        ``refused``: machines that the group refused to make. Lists do not show these machines.
         """
         ipv6 = self._pool.ipv6
         deadline, wall = time.monotonic() + self._project.api.times.observation, self._project.api.clock.now()
@@ -142,7 +143,7 @@ class GroupObserver:
             self._last_member_names, self._spec, self._listed_at = self._seen.keys(), spec(group), time.monotonic()
 
     def _is_unchanged(self, group: Json, entries: Entries) -> bool:
-        """Return True if the shared lists prove that the group has no current actions and that all instances run
+        """Return True if the shared lists prove two facts: the group has no current actions, and all instances run
         unchanged."""
         return (
             time.monotonic() > self._restless_until
@@ -194,8 +195,8 @@ class GroupObserver:
         return BackendError(ErrorClass.NOT_FOUND, text)
 
     def _list_members(self, group: Json, deadline: float) -> Mapping[str, Member]:
-        """Return the members. Raise BackendError if the list is shorter than the group's own count in ``group``, and
-        also shorter than a count that is read after the list."""
+        """Return the members. If the list is shorter than the group's count in ``group``, read a new count. Raise
+        BackendError if the list is shorter than the new count, too."""
         members = self._project.members(self._pool, deadline)
         if self._incomplete_count(members, group):
             group = self._project.api.group(self._pool, deadline)
@@ -207,8 +208,8 @@ class GroupObserver:
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
         """If the list lacks members that the group counts, return the group's count; else 0.
 
-        A complete list has all members that run. It may be empty only if the group counts no members, or if no member
-        was listed before.
+        A complete list has all members that run. It may be empty if the group counts no members, or if the previous
+        list was empty.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
@@ -250,8 +251,8 @@ def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set
 
 
 def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Return the instances that have a sought uid and are no longer members, by name, as members with the action
-    ABANDONING."""
+    """Return the instances with a sought uid that are no longer members, by name. Each instance is a member with the
+    action ABANDONING."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()
@@ -261,7 +262,7 @@ def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entr
 
 
 def _entry(entries: Entries, member: Member) -> Json:
-    """Return the instance of a member; empty if there is none. A name is unique only in a zone, so another zone may
-    have an instance of this name."""
+    """Return a member's instance; empty if there is no instance. The member's zone decides, because another zone may
+    have an instance of the same name."""
     where = [member.zone] if member.zone else [*entries]
     return next((entries[zone][member.name] for zone in where if member.name in entries.get(zone, {})), {})

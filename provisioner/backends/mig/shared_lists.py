@@ -1,7 +1,7 @@
-"""Connections, call budget and lists that the pools of one Google Cloud project share.
+"""Connections, call budget and lists that one Google Cloud project's pools share.
 
-One ``instances.list`` returns the instances of all groups of a zone, so pools that observe at about the same time share
-this list. The number of calls depends on the number of instances, and not on the number of groups.
+One ``instances.list`` returns the instances of all groups of a zone. So pools that observe at about the same time share
+this list. The number of calls depends on the number of instances, not on the number of groups.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
-    """A project: the calls to it with one set of credentials, and the rule that decides which names in the project are
-    ours. No call is made unless a method needs it."""
+    """A project: the calls with one set of credentials, and the rule which names are ours. A call is made only when a
+    method needs it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """Prepare the connections. ``pool``: one of the project's pools that use these credentials."""
@@ -51,8 +51,8 @@ class Project:
         return bool(self._shape.fullmatch(name))
 
     def foreign(self, names: Iterable[str]) -> list[str]:
-        """Return the names of others: names that are not ours and begin with no adopted prefix (a prefix of another
-        provider whose machines this provider takes over)."""
+        """Return the names that are not ours and begin with no adopted prefix. An adopted prefix belongs to another
+        provider whose machines this provider takes over."""
         return [name for name in names if not self.is_ours(name) and not name.startswith(self.adopt_prefixes)]
 
     def groups(self, location: str) -> Lists:

@@ -1,6 +1,9 @@
-"""Creates that Compute has received but not decided yet. Observations read the operations of these creates, so that no
-create delays its pool. An operation tells only whether the group accepted the names. If the group refuses a name late,
-snapshots show a machine of this name that is gone, with Compute's message, until the loop deletes it."""
+"""Creates that Compute has received but not decided yet. Observations read the operations of these creates. So a create
+does not delay its pool.
+
+An operation tells only whether the group accepted the names. If the group refuses a name late, snapshots show its
+machine as gone, with Compute's message. They do so until the loop deletes the machine.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +49,10 @@ class UndecidedCreates:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read up to ``MOST`` of the undecided operations. Operations that were not read for the longest time come
-        first. ``read`` returns an operation; None if it is unreadable.
+        """Read up to ``MOST`` of the undecided operations. The operations that have waited longest come first. ``read``
+        returns an operation; None if it is unreadable.
 
-        If all names of an operation are among ``members``, the operation was accepted and need not be read.
+        An operation whose names are all among ``members`` was accepted and is not read.
         """
         with self._lock:
             self._undecided = {

@@ -1,6 +1,6 @@
-"""Preemptions that lists do not show. If a machine ended without a known cause, the operations of its zone are read.
+"""Preemptions that lists do not show. If a machine ended without a known cause, its zone's operations are read.
 
-If the operations are unreadable, the observation does not fail, because operations show only causes, not states.
+Unreadable operations do not make the observation fail, because operations show only causes, not states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ READ_SECONDS = 5.0
 
 
 def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
-    """Return True if a machine has just ended or was replaced, and neither observation shows the cause."""
+    """Return True if a machine has just ended or was replaced for an unknown reason. Unknown means that neither
+    observation shows a preemption or another cause."""
     if before is not None and before.cause is not None:
         return False
     if after is not None and after.phase is Phase.GONE:
@@ -48,11 +49,11 @@ class Preemptions:
         """Monotonic time at which each preemption was found, by name."""
 
     def explain(self, before: Seen, after: Seen, expected: Collection[str], zones: Collection[str]) -> Seen:
-        """Return ``after`` with the causes that only a zone's operations show, for the machines that have ended since
-        ``before``.
+        """Return ``after`` with the causes that only a zone's operations show. The causes are those of machines that
+        have ended since ``before``.
 
-        If the zone of a machine is unknown, the operations of all ``zones`` are read. ``expected``: machines that we
-        deleted, so that they need no cause.
+        If a machine's zone is unknown, the operations of all ``zones`` are read. ``expected``: names of machines that
+        we deleted, so that their ends need no cause.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
@@ -67,8 +68,8 @@ class Preemptions:
         return {**after, **{name: _mark_preempted(after[name]) for name in preempted & after.keys()}}
 
     def causes(self) -> Mapping[str, LossCause]:
-        """Return the preempted machines that have left the lists in the last ``CAUSE_SECONDS``, with PREEMPTED as the
-        cause."""
+        """Return a dict of name → PREEMPTED for preempted machines that left the lists in the last
+        ``CAUSE_SECONDS``."""
         since = time.monotonic() - CAUSE_SECONDS
         self._gone_at = {name: at for name, at in self._gone_at.items() if at >= since}
         return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)
@@ -88,8 +89,8 @@ class Preemptions:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield the machines that ended between two observations, that Google may have preempted, and whose cause neither
-    observation shows."""
+    """Yield the machines that ended between two observations without a known cause. Machines that Google cannot preempt
+    are left out."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))

@@ -1,5 +1,5 @@
-"""The ray backend. A pool consists of the jobs of one cluster that have our mark, an entry in the job's metadata. A job
-has the name of its machine."""
+"""The ray backend. A pool consists of one cluster's jobs that have our mark, an entry in the job's metadata. A job has
+the name of its machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ JobsByName = Mapping[str, Sequence[Document]]
 
 
 class RayBackend(ListingBackend[Document]):
-    """The backend of a pool of jobs. A name must not be submitted twice at the same time, because Ray then fails both
+    """The backend of a pool of jobs. A name must not be submitted twice at the same time. Ray would then fail both
     jobs."""
 
     def __init__(self, pool: RayPool, api: RayApi, *, provisioner: str, prefix: str) -> None:
@@ -83,8 +83,8 @@ class RayBackend(ListingBackend[Document]):
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return the end of a job that has ended and lacks our mark; None for any other job. A job with our mark counts
-        as a machine until its record is deleted."""
+        """Return the end of a job that has ended and is not ours by name and mark; None for any other job. An ended job
+        of ours counts as a machine until its record is deleted."""
         return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:
@@ -129,7 +129,7 @@ class RayBackend(ListingBackend[Document]):
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _delete(self, delete: Delete, listed: JobsByName) -> Mapping[str, Failure]:
-        """Stop each job that has not ended, and delete the record of each job that ended at least ``SETTLE_SECONDS``
+        """Stop each job that has not ended. Delete the record of each job that ended at least ``SETTLE_SECONDS``
         ago."""
         for job in listed.get(delete.name, ()):
             if _uid(job) == delete.uid if delete.uid else delete.is_adopted or self._is_own(job):
@@ -145,7 +145,7 @@ class RayBackend(ListingBackend[Document]):
         return any(map(self._is_own, jobs))
 
     def _is_own(self, job: Document) -> bool:
-        """Return True if the job's name has our shape, and its mark names this pool and the request in the name."""
+        """Return True if the job's name has our shape, and its mark names this pool and the name's request."""
         found = self._shape.fullmatch(job["submission_id"])
         return found is not None and _mark(job).startswith(f"{self._owner}/{found['request']}/")
 
@@ -168,10 +168,10 @@ def _cause(job: Document) -> LossCause:
 
 
 def _failure(job: Document) -> Failure | None:
-    """Return why a job has ended, from Ray's message without the job's output; None for a success.
+    """Return why a job has ended; None for a success. The text is Ray's message without the job's output.
 
-    If the job waited for resources for RAY_JOB_START_TIMEOUT_SECONDS, and Ray ended it for this reason, the failure is
-    a STOCKOUT.
+    The failure is a STOCKOUT if the job waited too long for resources. Ray ends such a job after
+    RAY_JOB_START_TIMEOUT_SECONDS.
     """
     if job["status"] == "SUCCEEDED":
         return None

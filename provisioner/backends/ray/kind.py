@@ -36,8 +36,8 @@ class Ray(Kind[RayPool]):
         return [Problem("", "require_dns", text)] if body.get("require_dns") else []
 
     def warnings(self, pool: RayPool) -> list[str]:
-        """Return warnings about machines on the head, about machines that share a host, and about a token that is sent
-        in clear."""
+        """Return warnings about three settings. Machines may run on the head, machines may share a host, or a token may
+        be sent in clear."""
         found = []
         if not pool.num_cpus and not pool.num_gpus and not pool.resources:
             found.append("num_cpus: with 0 and no other resource, all machines run on the head of the cluster")

@@ -1,8 +1,10 @@
 """Calls to slurmrestd, in the newest version of its API that both sides know.
 
-A response counts only if it has status 200, no errors, and the expected key, because slurmrestd may send an empty list
-together with an error. The expiry in the token is checked before each call, because the response to a bad token is the
-same as that for a dead slurmctld.
+A response counts only if it has status 200, no errors, and the expected key. slurmrestd may send an empty list together
+with an error.
+
+The token's expiry is checked before each call. slurmrestd answers a bad token and a dead slurmctld with the same
+response.
 """
 
 from __future__ import annotations
@@ -202,8 +204,8 @@ class SlurmApi:
         return True
 
     def _ask(self, method: str, path: str, body: Document | None = None, *, accepts: str = "") -> Document:
-        """Send a call. Return the response. ``accepts``: if the response has this key, the call was a success, and
-        errors in the response are only warnings."""
+        """Send a call and return the response. ``accepts``: a key of the response. If the response has this key, the
+        call was a success, and its errors are only warnings."""
         try:
             return self._call(method, f"/slurm/v0.0.{self.version()}/{path}", body, accepts)
         except SlurmError as error:
@@ -229,8 +231,10 @@ class SlurmApi:
 
 
 def _class_of(status: int, number: int, text: str) -> ErrorClass:
-    """Return the class of an error: from its number, or else from its text, or else from ``status``. The status comes
-    last, because all errors of slurmctld have one status: 422 from Slurm 26.05 on, and 500 before."""
+    """Return the class of an error. Its number decides, or else its text, or else ``status``.
+
+    The status comes last, because slurmctld uses one status for all errors: 422 from Slurm 26.05 on, and 500 before.
+    """
     if number in _CLASSES:
         return _CLASSES[number]
     by_words = (found for found, parts in _WORDS if any(part in text.lower() for part in parts))

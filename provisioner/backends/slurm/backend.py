@@ -1,7 +1,7 @@
-"""The slurm backend. A pool consists of the jobs of one user in one partition, all made from one script.
+"""The slurm backend. A pool consists of one user's jobs in one partition, all made from one script.
 
-Slurm does not keep names unique. So a batch of creates begins with a list, and if several jobs have the same name, all
-but one are reported as doubles.
+Slurm does not keep names unique. So a batch of creates begins with a list. If several jobs have the same name, all but
+one job are reported as doubles.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class SlurmBackend(ListingBackend[Document]):
         return job.end
 
     def machine(self, job: Job) -> Machine:
-        """Return the machine of a job. If Slurm has requeued the job, the machine is gone, because the requeued job is
-        another machine."""
+        """Return the machine of a job. If Slurm has requeued the job, its machine is gone. The requeued job is another
+        machine."""
         runs = job.phase is Phase.RUNNING
         before = self._machines.get(job.name)
         known_ip = before.ip if before is not None and before.fingerprint.uid == job.uid else ""

@@ -83,8 +83,8 @@ class Job:
 
     @property
     def phase(self) -> Phase:
-        """Return the phase of the job's machine. In the phase GONE, only Slurm's record of the job is left, and no
-        delete is needed."""
+        """Return the phase of the job's machine. GONE means that only Slurm's record of the job is left, and no delete
+        is needed."""
         if "COMPLETING" in self.words:
             return Phase.STOPPING
         if self.words & ENDED.keys() or self.is_requeued:
@@ -125,8 +125,8 @@ def read_jobs(records: Sequence[Document]) -> list[Job]:
 
 
 def read_job(record: Document) -> Job:
-    """Return the job of a record. Raise LookupError, TypeError or ValueError for a record that is not as documented or
-    has an unknown state."""
+    """Return the job of a record. Raise LookupError, TypeError or ValueError for a malformed record or an unknown
+    state."""
     state = record["job_state"]
     state_words = frozenset([state] if isinstance(state, str) else map(text, state))
     if not state_words & (BASE | {"COMPLETING"}):
