@@ -1,5 +1,5 @@
-"""HostFactory's five commands. Each command reads a JSON document and state files. It prints a JSON document within
-milliseconds (law: scripts answer from files).
+"""HostFactory's five commands. Each command reads a JSON document and state files. Each command prints a JSON document
+within milliseconds (law: scripts answer from files).
 
 A successful call prints JSON on stdout and ends with exit code 0. A refused call records nothing, prints one line on
 stdout and ends with exit code 1.
@@ -117,8 +117,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return the higher one. HF hangs
-    if a maxNumber decreases (docs/hostfactory.md: maxNumber)."""
+    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return this number. HF hangs if
+    a maxNumber decreases (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):

@@ -1,7 +1,7 @@
 """Console scripts under the names of Google's connector: ``hf-gce``, ``hf-gke``, ``hf-monitor``.
 
-They accept the connector's verbs and options, and call our scripts and our loop. So a site may replace the connector's
-package and keep its own scripts.
+These scripts accept the connector's verbs and options, and call our scripts and our loop. So our package may replace
+the connector's package, and a site's callers stay as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
 The check calls each script with a document that is refused, or that names no request and no host. These calls record no
-request. They do write lines to the log. A script that cannot work here records its refusal.
+request, but write lines to the log. A script that cannot work here records its refusal.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _check_state_directory(directory: str) -> Iterator[CheckResult]:
 
 
 def _both_users(directory: str, loop_user: str) -> Iterator[CheckResult]:
-    """Check that the scripts and the loop may replace each other's files. They must run as the same user, or share a
-    group that new files inherit."""
+    """Check that the scripts and the loop may replace each other's files. Scripts and loop must run as the same user,
+    or share a group that new files inherit."""
     facts = os.stat(directory)
     group = group_name(facts.st_gid)
     is_shared = bool(facts.st_mode & 0o2000) and facts.st_mode & 0o070 == 0o070

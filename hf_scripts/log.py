@@ -1,7 +1,7 @@
 """The scripts' log in HF's log directory: one JSON line for each script call. The provider config sets the level and
 the rotation.
 
-The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without it.
+The log never writes to stdout or stderr. If a line cannot be written, the script call goes on without the line.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def rotate(path: str, file: int, keep: int) -> None:
     """Rename the log at ``path`` to ``path.1``, ``path.1`` to ``path.2`` and so on, up to ``keep``. ``file``: the
     descriptor of the open log.
 
-    If several calls notice a full log, only one call renames it. Raises OSError if another call is rotating the log.
+    If several calls notice a full log, only one call renames the log. Raises OSError if another call is rotating the
+    log.
     """
     import fcntl  # imported here because only one call in many thousands rotates
 

@@ -1,6 +1,6 @@
 """The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
 
-A backend does not retry an action, because the next cycle does. It makes no decision, because the plan does.
+A backend does not retry an action, because the next cycle does. A backend makes no decision, because the plan does.
 
 Names: each machine has a name of its own. Some places keep names unique: they refuse a second object with the same
 name. For any other place, the backend lists the machines before each create.
@@ -8,9 +8,9 @@ name. For any other place, the backend lists the machines before each create.
 A create may have an unknown effect. The backend repeats such a create only if two lists lack the name. The lists must
 have begun at least ``lag_seconds`` apart.
 
-Several objects may have the same name nevertheless. They are then in ``Snapshot.doubles``. The plan keeps one object of
-each name and deletes the others at once. If a new object has the name of a closed slot, the plan also deletes this
-object at once.
+Several objects may have the same name nevertheless. These objects are then in ``Snapshot.doubles``. The plan keeps one
+object of each name and deletes the others at once. If a new object has the name of a closed slot, the plan also deletes
+this object at once.
 
 States: a place may hold a machine in a queue on purpose. This machine is PENDING with ``queued`` and without a failure.
 If the place has no room for a machine, the machine has ``spills_at_once``. Another pool should then make it. A machine
@@ -165,8 +165,8 @@ class Watching(Protocol):
     def list_after(self, when: float) -> None:
         """Request a list that begins at ``when`` (loop time) or later, for observations after ``when``.
 
-        Any thread may make the list. Observations do not wait for it. ``Snapshot.listed_at`` is the time of the list
-        that an observation used.
+        Any thread may make the list. Observations do not wait for the list. ``Snapshot.listed_at`` is the time of the
+        list that an observation used.
         """
 
 

@@ -28,7 +28,7 @@ name; empty if all actions succeeded. If all actions failed, the function raises
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request to a cloud. It carries one action, or several actions that the cloud accepts together."""
+    """A request to a cloud. A request is for one action, or for several actions that the cloud accepts together."""
 
     actions: tuple[Action, ...]
     send: Send

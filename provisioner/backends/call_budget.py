@@ -1,7 +1,7 @@
 """A limit on the calls to one place in any window of time. If the place refuses a call because there were too many, all
 calls pause.
 
-Compute counts calls in fixed windows of 60 s that begin at unknown times. If calls exceed the quota, Compute refuses
+Compute counts calls in fixed windows of 60 s that begin at unknown times. If there are too many calls, Compute refuses
 them with 403 ``rateLimitExceeded`` until the next window.
 """
 

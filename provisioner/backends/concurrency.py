@@ -1,5 +1,5 @@
-"""The number of concurrent calls to one server. The number grows while responses are quick. It falls when responses
-become slow or the server refuses a call.
+"""The number of concurrent calls to one server. The number grows while responses are quick. The number falls when
+responses become slow or the server refuses a call.
 
 :class:`Flow` is the rule (no I/O, no clock). :class:`Readings` makes calls in the background, one at a time.
 """
@@ -121,9 +121,9 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Call ``wanted``. If it returns a function, run this function in the background.
+        """Call ``wanted``. If ``wanted`` returns a function, run this function in the background.
 
-        Do nothing if an earlier function still runs, or if it began less than ``pause`` seconds ago.
+        Do nothing if an earlier function still runs, or began less than ``pause`` seconds ago.
         """
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):

@@ -1,7 +1,7 @@
 """Authenticated access to Google's servers: sessions with limited responses, and credentials.
 
-Credentials come from a key file, or else are the application-default credentials. From them, this module also makes
-tokens for clusters' API servers.
+Credentials come from a key file, or else are the application-default credentials. From these credentials, this module
+also makes tokens for clusters' API servers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ CREDENTIALS_ERRORS = (GoogleAuthError, OSError, *ODD_RESPONSES)
 
 
 class _WholeResponses(HTTPAdapter):
-    """An adapter that reads each response to its end. It does not follow redirects and does not retry."""
+    """An adapter that reads each response to its end. The adapter does not follow redirects and does not retry."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         super().init_poolmanager(*arguments, **options)
@@ -145,8 +145,8 @@ def _one_line(error: Exception) -> str:
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
     """Google credentials that are read again for each new token, and when their file changes.
 
-    Application-default credentials without a file are read again only if they yield no token. Reading them may need the
-    network.
+    Application-default credentials without a file are read again only if they yield no token. Reading these credentials
+    may need the network.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:

@@ -21,8 +21,8 @@ class HostAddresses:
     """The addresses of hosts. Thread-safe."""
 
     def __init__(self, look_up: Callable[[str], str] = str) -> None:
-        """Store ``look_up``. This function returns a host's address or full name. By default, it returns the given
-        name."""
+        """Store ``look_up``. This function returns a host's address or full name. By default, the function returns the
+        given name."""
         self._look_up = look_up
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str, str]] = {}

@@ -53,8 +53,8 @@ class LoginRefusals:
         self._clock, self._login = clock, login
 
     def blame_clock(self, error: BackendError) -> bool:
-        """Name this host's clock in ``error`` as the cause of a failed login. Do so only if the clock is known to be
-        wrong. Return True if the clock was named."""
+        """Name this host's clock in ``error`` as the cause of a failed login. The clock is named only if it is known to
+        be wrong. Return True if the clock was named."""
         failure, message = error.failure, clock_message(self._clock.ahead())
         if not message or not (failure.error is ErrorClass.DENIED or _CERTIFICATE_TIME.search(failure.text)):
             return False

@@ -1,6 +1,6 @@
 """Rules for places that do not keep machines' names unique: list before a create, and keep one machine of each name.
 
-A create without a response may still take effect. So it is repeated only after two lists that lack its name.
+A create without a response may still take effect. So the create is repeated only after two lists that lack its name.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
     """Return the machine that keeps the name, and all its doubles that have not begun to end.
 
-    ``machines``: all machines of this name, the oldest first. The first of these machines keeps the name: the machine
-    that has run longest; the oldest pending machine; the oldest machine.
+    ``machines``: all machines of this name, the oldest first. The machine that has run longest keeps the name. If no
+    machine runs, the oldest pending machine keeps the name. Otherwise, the oldest machine keeps the name.
     """
     running = [one for one in machines if one.phase is Phase.RUNNING]
     kept = min(running, key=lambda one: one.launched) if running else machines[0]

@@ -1,7 +1,7 @@
 """Proxies and private certificate authorities on the way to the clouds.
 
 Each client reads the proxy and the authorities from its own environment variables. This module sets all these variables
-once. They apply to the process and to the plugins that it runs.
+once. The variables apply to the process and to the plugins that it runs.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ WARNING_SECONDS = 30 * 86_400.0
 def prepare(ca_bundle: Path | None) -> None:
     """Set the proxy and the certificate authorities for every client of this process.
 
-    Raise BackendError if the proxy's address is invalid or its file cannot be used. Also raise it if the file of
-    authorities (``ca_bundle``) cannot be used.
+    Raise BackendError if the proxy's address is invalid or its file cannot be used. An unusable file of authorities
+    (``ca_bundle``) raises the same error.
     """
     environment = os.environ
     if file := environment.get(PROXY_FILE):
@@ -125,7 +125,7 @@ def epoch_of(date: str) -> float | None:
 
 
 def signature(files: Iterable[str | os.PathLike[str] | None]) -> tuple[tuple[int, ...], ...]:
-    """Return a key of the files. It changes if a file or its rights change, or if a file appears or disappears."""
+    """Return a key of the files. The key changes if a file or its rights change, or if a file appears or disappears."""
     return tuple(_key(file) for file in files)
 
 

@@ -1,7 +1,7 @@
 """Pub/Sub messages as hints to observe now, never as state. Only this module imports google.cloud.pubsub.
 
 The subscription delivers entries of Compute's audit log (the logs ``activity`` and ``system_event``). Each message is
-acknowledged, whatever it contains. It causes at most one hint.
+acknowledged, whatever it contains. A message causes at most one hint.
 """
 
 from __future__ import annotations

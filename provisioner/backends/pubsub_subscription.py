@@ -1,5 +1,5 @@
-"""Checks of the Pub/Sub subscription. It must exist, we must have the right to read it, and it must keep its messages
-for readers.
+"""Checks of the Pub/Sub subscription. The subscription must exist and keep its messages for readers. We must have the
+right to read the subscription.
 
 Other readers of the subscription cannot be detected.
 """

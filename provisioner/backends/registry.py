@@ -72,7 +72,8 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return a dict of pool → backend, and a dict of pool → reason for each pool whose settings lead to no place.
+    """Return a dict of pool → backend, and a dict of pool → reason. A pool has a reason if its settings lead to no
+    place.
 
     Raise MissingExtra if a client is not installed. ``proxies_and_authorities.prepare`` must have been called.
     """

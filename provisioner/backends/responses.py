@@ -76,8 +76,8 @@ def seconds(value: Any) -> float:
 
 @contextmanager
 def translated_errors(odd: ErrorClass = ErrorClass.OTHER) -> Iterator[None]:
-    """Raise BackendError of the class ``odd`` if a response's structure is not as documented. Use this for a ``with``
-    block or as a decorator.
+    """Raise BackendError of the class ``odd`` if a response's structure is not as documented. Use this function with
+    ``with`` or as a decorator.
 
     For a call that changes something, callers set ``odd`` to UNAVAILABLE. The change may have been made although the
     response is unreadable, so the result is unknown.

@@ -78,7 +78,8 @@ def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
 
 
 def stale_read_warnings(provider: Provider) -> list[str]:
-    """Return a warning if the scripts or the loop last read another version of HF's provider config or templates file.
+    """Compare HF's provider config and templates file with the versions that the scripts and the loop last read. Return
+    a warning for each difference.
 
     Return an empty list if the state directory is unknown, or if it does not record these reads.
     """
@@ -168,8 +169,8 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
 
 
 def unseen_finding(pool: Pool, failure: Failure) -> Finding:
-    """Return an error about a pool that could not be observed. It names the next step and the kind's documentation
-    page."""
+    """Return an error about a pool that could not be observed. The error names the next step and the documentation page
+    of the pool's kind."""
     is_setting, docs = failure.error.needs_operator, get_kind(pool.kind).docs
     step = f"correct pools.{pool.name} or its rights" if is_setting else "let this host reach the place; try again"
     more = f" ({docs})" if docs else ""

@@ -32,8 +32,8 @@ class Commands:
     def run(self, argv: Sequence[str], deadline: float, **values: object) -> Finished:
         """Run a program to its end.
 
-        Raise BackendError if the program cannot begin before ``deadline`` (monotonic time) or cannot be run. Also raise
-        it if the program prints too much (OTHER) or runs too long (TIMEOUT).
+        Raise BackendError if the program cannot begin before ``deadline`` (monotonic time) or cannot be run. The error
+        has the class OTHER if the program prints too much, and TIMEOUT if the program runs too long.
         """
         self._budget.wait_for_read(deadline)
         pool, seconds = self._pool, self._pool.time_out_seconds

@@ -88,8 +88,8 @@ class Kubeconfig:
     """Monotonic time until which the header is cached."""
 
     def header(self) -> str:
-        """Return the value of the Authorization header. It comes from the file or from the file's auth-provider, which
-        may have a newer value."""
+        """Return the value of the Authorization header. The file contains this value, or the file's auth-provider gives
+        a newer value."""
         if time.monotonic() >= self._cached_until:
             try:
                 self._header = str(self.configuration.auth_settings().get("BearerToken", {}).get("value") or "")

@@ -70,8 +70,8 @@ def _end_failure(pod: Pod) -> Failure | None:
     """Return why a pod has ended. The first of these sources decides: the pod's status; its disruption condition; the
     first failed container in the order of ``containers``; the last container.
 
-    A sidecar (an init container that is always restarted) is never the reason. It is stopped after the other containers
-    have ended.
+    A sidecar (an init container that is always restarted) is never the reason, because Kubernetes stops a sidecar after
+    the other containers have ended.
     """
     status = pod["status"]
     for witness in (status, disruption(status)):

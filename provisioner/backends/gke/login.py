@@ -1,7 +1,7 @@
 """Logins to a pool's API server. A login follows the files that contain the server's address and our credentials.
 
-All files are read again if one file changes or if the server rejects us. The same happens if the server is not the
-expected one.
+All files are read again if one file changes or if the server rejects us. Another server than the expected server has
+the same effect.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Login:
         """Read all files again, because a call by ``way`` failed. Do nothing if ``way`` has been replaced, or within
         ``RENEW_SECONDS`` after the last such reading.
 
-        Raise BackendError if the present files cannot be used. They are then the cause of the failed call.
+        Raise BackendError if the present files cannot be used. These files are then the cause of the failed call.
         """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
@@ -133,8 +133,8 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """Read the files again. If they are unreadable or do not fit together, keep the old reading. Another program
-        may be replacing the files."""
+        """Read the files again. If the files are unreadable or do not fit together, keep the old reading. Another
+        program may be replacing the files."""
         self._signature = signature(self._reading.files)
         try:
             reading = self._read()
@@ -199,7 +199,8 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable_message(pool: GkePool, error: Exception) -> str:
-    """Return a message that a pool's settings name no usable cluster. It names the file or the address to correct."""
+    """Return a message that a pool's settings name no usable cluster. The message names the file or the address to
+    correct."""
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:
         name = "ca_file" if isinstance(error, OSError) else "endpoint"

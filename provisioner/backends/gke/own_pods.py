@@ -138,7 +138,8 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
-    """Return a pod's wait behind scheduling gates. If it has no gates, return the reason why the pod does not run."""
+    """Return a pod's wait behind scheduling gates. If the pod has no gates, return the reason why the pod does not
+    run."""
     why = None if phase is Phase.RUNNING else failure(pod)
     if phase is Phase.PENDING and gates(pod):
         return Queued(epoch(pod["metadata"].get("creationTimestamp")), why.text if why else ""), None

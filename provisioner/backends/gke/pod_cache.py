@@ -1,4 +1,4 @@
-"""The last known pods of a pool. They come from a list, a watch and the responses to our creates.
+"""The last known pods of a pool. The pods come from a list, a watch and the responses to our creates.
 
 Changes are applied in the order in which the server made them. The cache keeps only the fields that the plan needs.
 """

@@ -1,4 +1,4 @@
-"""The watch of a namespace's pods. It keeps the caches of all its pools up to date.
+"""The watch of a namespace's pods. The watch keeps the caches of all its pools up to date.
 
 The caches count as current only while the watch's thread can prove that they are.
 

@@ -92,7 +92,7 @@ class Namespaces:
         """Let ``cache`` join the namespace of a pool, and return the namespace. If the namespace's watch has begun
         already, make a new namespace. The old watch's list lacks the pool's pods.
 
-        ``connect``: connects to the pool's cluster. It is called only for the first pool of a cluster.
+        ``connect``: connects to the pool's cluster. This function is called only for the first pool of a cluster.
         """
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect()

@@ -1,7 +1,7 @@
 """The nodes that Google may preempt, by their labels. If a pod is bound to an unknown node, the labels are read again.
 
-A compute class may choose Spot nodes although no field of the pod shows this. Only the node's labels show it. The
-labels serve only to name the cause of a machine's end, and are not stored.
+A compute class may choose Spot nodes although no field of the pod shows this. Only the node's labels show the choice.
+The labels serve only to name the cause of a machine's end, and are not stored.
 """
 
 from __future__ import annotations

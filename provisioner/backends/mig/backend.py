@@ -187,7 +187,8 @@ class MigBackend(GroupInspection):
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return a failure for each name that is not a member. Compute has refused all names because a name exists.
+        """Return a failure for each name that is not a member. Compute has refused all names because one of these names
+        exists.
 
         A member is ours, so its name is a success. The result for any other name counts as unknown. The next cycle
         requests only these names again.
@@ -228,6 +229,6 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return a key of the group and the names, as the request id. Compute takes requests with the same id for one
-    request."""
+    """Return a key of the group and the names. Requests with the same key get the same request id. Compute takes such
+    requests for one request."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

@@ -75,8 +75,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield the problems of the instance template. Its machines may live for too short a time. It may have no labels,
-    and calls cannot add labels."""
+    """Yield the problems of the instance template. Its machines may live for too short a time. The template may have no
+    labels, and calls cannot add labels."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:

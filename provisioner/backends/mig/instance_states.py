@@ -1,7 +1,7 @@
 """Machines, each read from a group's member entry and an instance entry. The functions are pure.
 
 The two lists are read one after the other, and each may be late. A machine counts as running only if both entries show
-it as running. It counts as ending if at least one entry shows it as ending.
+it as running. A machine counts as ending if at least one entry shows it as ending.
 
 ``member entry`` (listManagedInstances): the group's action on the machine. ``instance entry`` (instances.list): the
 instance's state and addresses.

@@ -1,5 +1,5 @@
-"""Snapshots of one managed instance group. They are made from the groups of its location and the instances of its
-zones.
+"""Snapshots of one managed instance group. Each snapshot is made from the groups of its location and the instances of
+its zones.
 
 All pools of the project share these two kinds of lists. Each observation also lists the group's members, with the
 group's action on each member. If the shared lists prove that the group is unchanged, its members are listed only every
@@ -208,8 +208,8 @@ class GroupObserver:
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
         """If the list lacks members that the group counts, return the group's count; else 0.
 
-        A complete list has all members that run. It may be empty if the group counts no members, or if the previous
-        list was empty.
+        A complete list has all members that run. The list may be empty if the group counts no members, or if the
+        previous list was empty.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0

@@ -25,8 +25,8 @@ Result = ListResult[Mapping[str, Json]]
 
 
 class Project:
-    """A project: the calls with one set of credentials, and the rule which names are ours. A call is made only when a
-    method needs it."""
+    """A project: the calls with one set of credentials, and the rule that decides which names are ours. A call is made
+    only when a method needs it."""
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """Prepare the connections. ``pool``: one of the project's pools that use these credentials."""

@@ -2,7 +2,7 @@
 does not delay its pool.
 
 An operation tells only whether the group accepted the names. If the group refuses a name late, snapshots show its
-machine as gone, with Compute's message. They do so until the loop deletes the machine.
+machine as gone until the loop deletes it. This machine has Compute's message.
 """
 
 from __future__ import annotations
