@@ -59,7 +59,8 @@ def pip(*arguments: str | Path) -> None:
 
 
 def build_wheel(wheelhouse: Path, seconds: int) -> str:
-    """Our own wheel; returns its version. Built from a copy: setuptools leaves files beside the sources."""
+    """Build our own wheel and return its version. The build uses a copy, because setuptools leaves files beside the
+    sources."""
     os.environ["SOURCE_DATE_EPOCH"] = str(seconds)
     with tempfile.TemporaryDirectory() as directory:
         for name in SOURCE:
@@ -75,7 +76,8 @@ def build_wheel(wheelhouse: Path, seconds: int) -> str:
 
 
 def locked(name: str, python: str, machine: str) -> Iterator[str]:
-    """The lock's requirements that hold for this Python, without their conditions. (pip would judge by its own.)"""
+    """Yield the lock's requirements that hold for this Python, without their conditions. pip would apply the conditions
+    to its own Python."""
     place = {"python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython"}
     place |= {"platform_python_implementation": "CPython", "platform_machine": machine}
     place |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
@@ -137,7 +139,7 @@ def files(directory: Path) -> list[Path]:
 
 
 def pack(bundle: Path, archive: Path, seconds: int) -> None:
-    """The bundle as one file, without anything that depends on who made it, or when."""
+    """Pack the bundle into one file. The file's bytes do not depend on the maker or on the time."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path in files(bundle):

@@ -34,7 +34,7 @@ def kind_names() -> list[str]:
 
 @cache
 def get_kind(name: str) -> Kind[Any]:
-    """Return the kind with a name from ``kind_names``. Raise MissingExtra if it cannot be imported."""
+    """Return the kind with a name from ``kind_names``. Raise MissingExtra if the kind cannot be imported."""
     if name in BUILT_IN:
         built_in: Kind[Any] = import_module(BUILT_IN[name]).KIND
         return built_in

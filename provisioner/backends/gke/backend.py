@@ -86,8 +86,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        With a live watch, the snapshot shows the pods at ``now``. Our own creates are always included. A change by
-        others may be missing until a silent stream counts as dead.
+        With a live watch, the snapshot is of ``now`` and always has our own creates. Other changes may be missing until
+        a silent stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))

@@ -120,8 +120,8 @@ def explanations(events: Iterable[Event], waiting: Collection[Wait]) -> dict[Wai
 
 
 def _newest_event(events: Iterable[Event]) -> Event:
-    """Return the newest Event. Two kinds of Events do not count, because the Event before them says more: a ``SYMPTOM``
-    after any other Event, and a NotTriggerScaleUp after a FailedScaleUp."""
+    """Return the newest Event that counts. A ``SYMPTOM`` after any other Event does not count. A NotTriggerScaleUp
+    after a FailedScaleUp does not count. In both cases, the earlier Event says more."""
     word: Event = {}
     for event in sorted(events, key=lambda event: (_last_time(event), (OF_NO_NODE + OF_A_NODE).index(event["reason"]))):
         symptom = str(event.get("message")).startswith(SYMPTOM)

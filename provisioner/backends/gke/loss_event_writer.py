@@ -47,7 +47,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses that wait to be sent. The memory that they take does not grow with the number of losses."""
+    """Losses that wait to be sent. Their memory does not grow with the number of losses."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of each loss that gets an Event of its own."""

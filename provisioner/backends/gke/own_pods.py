@@ -82,8 +82,8 @@ class Identity:
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if a pod is ours, whatever its labels: the pod has the ``uid``; or ``uid`` is empty, and the pod
-        has our field manager."""
+        """Return True if a pod is ours, whatever its labels. The pod must have this ``uid``. If ``uid`` is empty, the
+        pod must have our field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 
@@ -157,7 +157,8 @@ def sought_machine(pod: Pod, now: float, before: Machine | None, *, strayed: boo
 
 
 def alteration(asked: Pod, made: Pod) -> str:
-    """Return a message about the fields of ``asked`` that have other values in ``made``; empty if there are none."""
+    """Return a message about the fields that have other values in ``made`` than in ``asked``; empty if all are
+    equal."""
     parts = (
         ("metadata", asked["metadata"], made["metadata"]),
         ("metadata.labels", asked["metadata"]["labels"], _labels(made)),

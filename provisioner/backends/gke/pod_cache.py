@@ -242,8 +242,8 @@ class PodCache:
 
 
 def _explain_machine(machine: Machine, wait: Wait, reasons: Mapping[Wait, Failure]) -> Machine:
-    """Return a waiting machine with the reason from its last Events. A machine has no reason as long as its node is
-    only preparing it."""
+    """Return a waiting machine with the reason from its last Events. A machine has no reason while its node is still
+    preparing the machine."""
     why = reasons.get(wait)
     if wait.placed:
         return replace(machine, failure=why, spills_at_once=why is not None and why.error.has_no_room)

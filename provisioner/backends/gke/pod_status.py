@@ -105,8 +105,8 @@ def has_ended(pod: Pod) -> bool:
 
 
 def _is_restarted(exit_code: int, container: Mapping[str, Any]) -> bool:
-    """Return True if the kubelet will start the ended container again. The container's restart rules decide this; if no
-    rule applies, the container's restart policy."""
+    """Return True if the kubelet will start the ended container again. The container's restart rules decide. If no rule
+    applies, the container's restart policy decides."""
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (exit_code in (codes.get("values") or ())) is (codes.get("operator") == "In"):

@@ -132,8 +132,8 @@ class ComputeApi:
         return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
-        """Return, by name, all instances of the zone whose names begin with ``begins`` (if empty: with our prefix),
-        whether or not they belong to a group."""
+        """Return the zone's instances by name, in a group or not. Their names begin with ``begins``, or with our prefix
+        if ``begins`` is empty."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
         named = f"name eq {begins or self._prefix}.*"

@@ -72,8 +72,8 @@ class UndecidedCreates:
                     self._undecided[name] = self._undecided.pop(name)
 
     def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """Return the refused names as machines. A refused name that the group has as a member is left out: its first
-        create was accepted, and only the second was refused."""
+        """Return the refused names as machines. A refused name that is a member is left out. The group accepted its
+        first create and refused only its second create."""
         now = time.monotonic()
         with self._lock:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}
