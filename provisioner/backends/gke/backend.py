@@ -147,8 +147,7 @@ class GkeBackend:
 
     @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings about our rights and about a dry run of a create. The dry-run pod has a name that no machine
-        has."""
+        """Return findings about our rights, and about a dry run of a create under an unused name."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()

@@ -1,7 +1,7 @@
 """Logins to a pool's API server. A login follows the files that contain the server's address and our credentials.
 
-All files are read again if one file changes or if the server rejects us. Another server than the expected server has
-the same effect.
+All files are read again if one file changes or if the server rejects us. They are also read again if an unexpected
+server responds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Events on pods that ended without a delete by the loop. Operators see the Events with ``kubectl get events`` and in
-the cluster's log. The Events are never state. If many pods are lost at once, only some pods get an Event, to save
-calls."""
+the cluster's log. The Events are never state. If many pods are lost at once, only some pods get an Event of their own,
+to save calls."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class PodCache:
 
     def _note_absent(self, gone: Iterable[str]) -> None:
         """Note that pods of these names do not exist. A watch may have reported a pod's end without a cause. The cause
-        is then DELETED: the pod had no grace period."""
+        is then DELETED, because the pod had no grace period."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:

@@ -52,7 +52,7 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """Return the findings about the group. Most of them are about settings by which the group would end machines
+    """Return the findings about the group. Most findings are about settings by which the group would end machines
     itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (

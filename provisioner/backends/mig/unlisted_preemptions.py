@@ -29,8 +29,8 @@ READ_SECONDS = 5.0
 
 
 def is_unexplained(before: Machine | None, after: Machine | None) -> bool:
-    """Return True if a machine has just ended or was replaced for an unknown reason. Unknown means that neither
-    observation shows a preemption or another cause."""
+    """Return True if a machine has just ended or was replaced, and its end may be an unlisted preemption. Return False
+    if ``before`` has a cause, or if ``after`` shows a preemption."""
     if before is not None and before.cause is not None:
         return False
     if after is not None and after.phase is Phase.GONE:
@@ -89,8 +89,8 @@ class Preemptions:
 
 
 def _ends(before: Seen, after: Seen) -> Iterator[Observed]:
-    """Yield the machines that ended between two observations without a known cause. Machines that Google cannot preempt
-    are left out."""
+    """Yield the machines whose end between two observations is unexplained. Machines that Google cannot preempt are
+    left out."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
         machines = (seen.machine if seen else None for seen in (old, new))
