@@ -108,7 +108,7 @@ class Backend(Protocol):
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create several machines at a time. Return one outcome for each create that was tried.
+        """Create the machines, several at a time. Return one outcome for each create that was tried.
 
         A create succeeds if a machine with its slot's identity exists already. After an error with ``stops_batch``, no
         further creates of this template are tried.
@@ -120,9 +120,9 @@ class Backend(Protocol):
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:
         """Begin to delete the machines. If a machine does not exist, its delete is a success.
 
-        With ``uid``, delete only the machine with this uid. With ``is_adopted``, delete the machine with this name,
-        whoever owns it. Otherwise the machine must also have our identity. With ``is_forced``, give the machine no
-        grace period.
+        With ``uid``, delete only the machine with this uid. Without ``uid``, delete the machine with this name. This
+        machine must have our identity, unless ``is_adopted`` is set. With ``is_forced``, give the machine no grace
+        period.
         """
 
     def close(self) -> None:

@@ -136,7 +136,7 @@ def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reade
 
 
 def keep_one(machines: Sequence[Machine]) -> tuple[Machine, tuple[Machine, ...]]:
-    """Return the machine that keeps the name, and all its doubles that have not begun to end.
+    """Return the machine that keeps the name, and all other machines of this name that have not begun to end.
 
     ``machines``: all machines of this name, the oldest first. The machine that has run longest keeps the name. If no
     machine runs, the oldest pending machine keeps the name. Otherwise, the oldest machine keeps the name.

@@ -207,7 +207,7 @@ class CommandPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key of the pool's list. Two pools with the same key and no marks would list the same machines."""
+        """Return a key of the pool's list. Two pools share a key only if they list the same machines without marks."""
         marked = self.name if self.has_marks else ""
         return ("command", *self.list.argv, str(sorted(self.environment.items())), str(self.user), marked)
 
