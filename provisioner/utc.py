@@ -13,8 +13,8 @@ FIRST, END = -62_135_596_800.0, 253_402_300_800.0
 
 
 def format_utc(wall: float, *, milliseconds: bool = False) -> str:
-    """Return epoch seconds as UTC text. For a time outside the years 1 to 9999 (from a damaged file), return the words
-    "an impossible time" and the seconds."""
+    """Return epoch seconds as UTC text. A damaged file may contain a time outside the years 1 to 9999. For such a time,
+    return the words "an impossible time" and the seconds."""
     if not FIRST <= wall < END:
         return f"an impossible time ({wall:g})"
     fraction = f".{int(wall % 1.0 * 1000):03d}" if milliseconds else ""

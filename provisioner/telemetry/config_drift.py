@@ -31,10 +31,10 @@ def format_difference(difference: Difference) -> str:
 
 
 def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
-    """Return the differences that an operator can remove by bringing the newer file to the other side.
+    """Return the differences that an operator can fix by copying the newer file to the other side.
 
-    ``refused``: True if the loop refuses the configuration in its files. Then leave out each difference whose newer
-    file the scripts have read, because this file may be the refused one.
+    ``refused``: True if the loop refuses the configuration in its files. Then a newer file that the scripts have read
+    may be the refused file. Leave out the differences with such a file.
     """
     return [one for one in differences if not (refused and one.newer == "scripts")]
 

@@ -13,14 +13,12 @@ from provisioner.telemetry.pool_windows import Document, format_count, format_lo
 
 
 def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: float) -> dict[str, Any] | None:
-    """Return costs and budgets; None if no pool has a price. ``unmet``: the unmet machines of open requests.
+    """Return costs and budgets; None if no pool has a price.
 
-    * ``per_hour``, ``per_month``: ``used``, ``limit`` (None: unlimited) and ``reached``. ``used`` per hour is the cost
-      of all machines that exist or were requested. ``per_month`` also has ``forecast``: the cost of the whole month if
-      these machines keep running.
+    * ``per_hour``: the cost of the machines that exist or were requested.
+    * ``per_month``: the cost of this month. ``forecast``: the month's cost if these machines keep running.
     * ``held_back``: the number of machines that the budget holds back.
-    * ``since``: when the budget began to hold back the first of these machines. ``since_seconds``: the seconds since
-      then. Both are None if no machine is held back.
+    * ``since``: when the budget began to hold back the first of them.
     """
     if not has_prices(limits):
         return None

@@ -69,8 +69,8 @@ class CycleLog:
             log.log(level, "Cycle", extra=cycle_facts(report))
 
     def _log_brake(self, report: CycleReport) -> None:
-        """Log once when the brake latches, or when it is already latched at the start, and once when the brake is
-        released."""
+        """Log once when the brake latches, and once when the brake is released. A brake that is latched when the loop
+        starts is logged, too."""
         if report.memory is None or report.memory.brake == self._brake:
             return
         before, brake = self._brake, report.memory.brake
@@ -112,8 +112,8 @@ class CycleLog:
 
 
 def cycle_facts(report: CycleReport) -> Mapping[str, object]:
-    """Return the keys and values of a cycle's log line: the numbers of accepted ``creates`` and ``deletes``, of refused
-    calls (``failures``) and of closed slots, and the causes."""
+    """Return the keys and values of a cycle's log line. ``creates`` and ``deletes`` count accepted calls, and
+    ``failures`` counts failed calls. ``closes`` counts closed slots."""
     outcomes = _outcomes(report)
     accepted = Counter(type(outcome.action) for outcome in outcomes if outcome.failure is None)
     return {
@@ -200,8 +200,10 @@ class RefusalLog:
         """Loop time of the last line, by pool, template and error class."""
 
     def record_cycle(self, report: CycleReport) -> None:
-        """Count and log the new refusals of one cycle, and set the number of refused machines that wait now. In the
-        first cycle no refusal counts as new."""
+        """Count and log the new refusals of one cycle. Set the number of refused machines that wait now.
+
+        In the first cycle no refusal counts as new.
+        """
         if report.memory is None:
             return
         self._snapshots |= report.own_snapshots

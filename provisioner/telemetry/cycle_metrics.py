@@ -81,8 +81,8 @@ class CycleMeter:
             metrics.failed.labels(slot.pool, one.template, slot.failure.error).inc()
 
     def _count_machine(self, one: Transition, now: float) -> None:
-        """Record how many seconds a machine took to start, once it runs for the first time. Record how many seconds a
-        returned machine took to end, once it is gone. Log a machine that has become stuck."""
+        """Record the duration of a machine's start when the machine first runs. Record the duration of a returned
+        machine's end when the machine is gone. Log a machine that has become stuck."""
         metrics, slot, before = self._metrics, one.slot, one.before
         if one.is_first_run and slot.ran_at is not None:
             metrics.startup.labels(slot.pool, one.template).observe(slot.ran_at - one.read_at)
@@ -163,7 +163,7 @@ def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -
 
 
 def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
-    """Return the wall clock time at which the oldest open request of each template was read, by template."""
+    """Return a dict of template → wall clock time at which the loop read the template's oldest open request."""
     oldest: dict[str, float] = {}
     for record in memory.requests.values():
         if record.ended is None:
@@ -208,10 +208,10 @@ class UsageMeter:
 
 
 def machine_seconds(memory: Memory, observed_at: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the machine-seconds of each observed pool. The sums never decrease, even if the process restarts.
+    """Return a dict of observed pool → machine-seconds. The numbers never decrease, even if the process restarts.
 
-    A running machine counts until the last observation that showed it. A machine that has never run does not count,
-    because its start is unknown.
+    A running machine counts until the last observation that showed the machine. A machine that has never run does not
+    count.
     """
     sums = Counter(by_pool(memory.usage.days))
     for _, slot in memory.slots:

@@ -17,9 +17,11 @@ EMPTY: Document = {"at": 0.0, "problem": "", "templates": {}, "sources": {}, "re
 
 
 def demand_document(report: Mapping[str, Any], wall: float) -> Document | None:
-    """Return the report of the last step with UTC times, and the age of each source's reading in seconds. Return None
-    if there has been no step. ``late_seconds``: the seconds since the next step was due; None if the next step is not
-    due yet, or if no next step is planned."""
+    """Return the report of the last step; None if there has been no step. Times are in UTC. Each source has the age of
+    its reading in seconds.
+
+    ``late_seconds``: the seconds since the next step was due. None if this step is not due yet, or not planned.
+    """
     if not report:
         return None
     full: dict[str, Any] = {**EMPTY, **report}
@@ -51,8 +53,8 @@ def demand_alarms(demand: Document | None) -> Iterator[str]:
 
 
 def demand_lines(demand: Document | None) -> Iterator[str]:
-    """Yield lines with the numbers of each template and source, and the reasons of the last step. If there has been no
-    step, yield no line."""
+    """Yield a line for each template, for each source, and for each reason of the last step. Yield no line if there has
+    been no step."""
     if demand is None:
         return
     for template, numbers in demand["templates"].items():

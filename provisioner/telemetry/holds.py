@@ -13,12 +13,12 @@ from provisioner.telemetry.pool_windows import Document, format_local_time
 
 
 def current_holds(state: State, memory: Memory | None) -> dict[str, Any]:
-    """Return the holds in force, and the reason if the holds cannot be read.
+    """Return the holds in force, or the reason why the holds cannot be read.
 
-    ``current``: a document for each hold, with ``hold`` (pause, drain, cancel, stop-all), ``target`` (the pool,
-    request or machine), ``who``, ``since`` and ``reason``. ``machines``: for a drain, the number of machines that
-    HostFactory still has to return; None for other holds, or if memory is unknown. ``problem``: why the holds are
-    unknown; empty if they are known.
+    * ``current``: a document for each hold. ``target``: the pool, request or machine.
+    * ``machines``: for a drain, the machines that HostFactory still has to return. None for other holds, or if memory
+      is unknown.
+    * ``problem``: why the holds are unknown, or empty.
     """
     try:
         holds = state.holds.read()

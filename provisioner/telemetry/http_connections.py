@@ -96,9 +96,9 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     ) -> None:
         """Set the inputs. ``tls`` returns the TLS context of a new connection, or None without TLS.
 
-        ``rejected`` is called with "request" if a request is malformed, and with "room" if a connection is closed to
-        make room for another. ``prompt``: paths that the server's own thread answers at once, unless the request has a
-        token. A request with a token is answered by a worker thread.
+        ``rejected`` is called with "request" for a malformed request. It is called with "room" when a connection is
+        closed to make room. ``prompt``: paths that the server's own thread answers at once. If the request has a token,
+        a worker thread answers instead.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
@@ -159,8 +159,8 @@ class Connections(httputil.HTTPServerConnectionDelegate):
 
 
 class _Stream(IOStream):
-    """A connection. Its client gets the whole response, even if the client has sent bytes that the server has not
-    read."""
+    """A connection that delivers the whole response to its client. The server need not have read all bytes that the
+    client sent."""
 
     client = ""
     accepted_at = 0.0
@@ -183,8 +183,7 @@ class _TlsStream(_Stream, SSLIOStream):
 class _OpenConnections:
     """The open connections, the oldest first.
 
-    If a connection has to be closed to make room, the oldest connection of the client with the most connections is
-    closed.
+    If there is no room, the client with the most connections loses its oldest connection.
     """
 
     def __init__(self, rejected: Callable[[str], None]) -> None:
@@ -237,8 +236,8 @@ def most_connections() -> int:
 
 
 def network_of(host: str) -> str:
-    """Return the address of a client. For an IPv6 address, return the /64 network, because a client may use any address
-    in its network."""
+    """Return the address of a client. For an IPv6 address, return its /64 network, because a client may use the whole
+    network."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])
@@ -246,8 +245,8 @@ def network_of(host: str) -> str:
 
 
 class _Exchange(httputil.HTTPMessageDelegate):
-    """A request and its response. The connection is closed after the response, and a body or a second request is not
-    read."""
+    """A request and its response. The server reads no body and no second request. It closes the connection after the
+    response."""
 
     def __init__(self, shared: Connections, connection: Any) -> None:
         self._shared, self._connection = shared, connection

@@ -29,15 +29,15 @@ def configure(level: str = "INFO") -> None:
 
 
 def get_fields(record: logging.LogRecord) -> dict[str, object]:
-    """Return the keys and values that the caller added, and the number of the cycle in which the line was written."""
+    """Return the keys and values that the caller added. Add the number of the current cycle, if there is a cycle."""
     extra = {key: value for key, value in vars(record).items() if key not in STANDARD}
     cycle = CYCLE.get()
     return {"cycle": cycle, **extra} if cycle else extra
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter for Cloud Logging. Each line is a JSON object with UTC time, severity, message, and the keys that the
-    caller added."""
+    """A formatter for Cloud Logging. Each line is a JSON object with UTC time, severity and message. The line also has
+    the keys that the caller added."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for a record."""

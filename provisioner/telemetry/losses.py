@@ -30,8 +30,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
     """Return a document for each pool, cause and exit code with a loss in the last hour. The document counts the losses
     of the last day.
 
-    ``machines``: the number of these losses. ``since``, ``last``: the times of the first and of the newest loss.
-    ``text``: the place's reason for the newest loss. ``quiet``: True if no operator is needed.
+    ``machines``: the number of these losses. ``since``, ``last``: the times of the first and last loss. ``text``: the
+    place's reason for the last loss. ``quiet``: True if no operator is needed.
     """
     losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
     running = Counter[str]()
@@ -59,8 +59,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
 
 
 def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
-    """Yield a sentence for each document of ``losses`` that needs no operator. If ``quiet`` is False, yield instead a
-    sentence for each document that needs an operator, with the next step."""
+    """Yield a sentence for each loss document that needs no operator. If ``quiet`` is False, yield only the documents
+    that need an operator. Their sentences end with the next step."""
     for one in (one for one in losses if one["quiet"] is quiet):
         since, last = format_local_time(one["since"]), format_local_time(one["last"])
         times = since if since == last else f"{since}, the last at {last}"

@@ -1,5 +1,5 @@
-"""Plots of the machines wanted, running and pending, as SVG. A sample is taken each minute and kept for a day. The
-samples are not written to a file, so they are lost when the process ends."""
+"""Plots of the machines wanted, running and pending, as SVG. The loop takes a sample each minute and keeps it for a
+day. The samples are not written to a file, so they are lost when the process ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Samples:
         """The time of each sample in epoch seconds, and the numbers of machines by subject."""
 
     def add(self, memory: Memory | None, deferred: Mapping[tuple[str, str, PendingReason], int], wall: float) -> None:
-        """Add a sample if the last sample is at least ``SAMPLE_SECONDS`` old, or if the clock was set back."""
+        """Add a sample if the last sample is ``SAMPLE_SECONDS`` old. Also add a sample if the clock was set back."""
         if memory is not None and not (self._ring and 0 <= wall - self._ring[-1][0] < SAMPLE_SECONDS):
             self._ring.append((wall, points(memory, deferred)))
 
@@ -59,8 +59,8 @@ class Samples:
 
 
 def points(memory: Memory, deferred: Mapping[tuple[str, str, PendingReason], int]) -> Mapping[PlottedSubject, Point]:
-    """Return the numbers of machines of each pool, of each template, and of all pools together. A machine is wanted if
-    it runs, is pending, or is deferred. The function is pure."""
+    """Count the machines of each pool, of each template, and of all pools together. A machine is wanted if it runs, is
+    pending, or is deferred. The function is pure."""
     points = defaultdict[PlottedSubject, Point](Point, {ALL: Point()})
 
     def add(pool: str, template: str, more: Point) -> None:
@@ -84,7 +84,7 @@ WIDTH, HEIGHT = 720, 160
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The SVG paths of machines wanted, running and pending, and the texts beside and below the picture."""
+    """The lines of machines wanted, running and pending, as SVG paths, with the texts of the picture."""
 
     wanted: str
     running: str
@@ -131,7 +131,7 @@ def _path(moments: Sequence[Moment], machines: Iterable[int], top: int) -> str:
 
 
 def _round_up(machines: int) -> int:
-    """Return the smallest number of the series 1, 2, 5, 10, 20, 50, … that is not less than ``machines``."""
+    """Round ``machines`` up to a number of the series 1, 2, 5, 10, 20, 50, …."""
     if machines < 1:
         return 1
     power = 10 ** math.floor(math.log10(machines))

@@ -1,5 +1,5 @@
-"""Numbers of machines by pool and template, as the tables of ``status`` and of the status page show them. The functions
-are pure."""
+"""Numbers of machines by pool and template. ``status`` and the status page show them as tables. The functions are
+pure."""
 
 from __future__ import annotations
 
@@ -78,9 +78,10 @@ def tables(
     waits: Mapping[Key, int],
     errors: Mapping[Key, Document | None],
 ) -> dict[str, Sequence[Row]]:
-    """Return the rows of each template in each pool (``machines``), of the ``pools`` and of the ``templates``.
+    """Return the rows of three tables. ``machines`` has a row for each template in each pool. ``pools`` and
+    ``templates`` have the sums.
 
-    A machine that waits for no particular pool counts only in the row of its template.
+    A machine that waits for no particular pool counts only in its template's sum.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():
@@ -109,7 +110,8 @@ def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: i
 
 
 def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimits | TemplateLimits]) -> list[Row]:
-    """Return a row for each pool or each template (``kind``) that is configured or still has machines."""
+    """Return a row for each pool, or for each template, that is configured or still has machines. ``kind``: "pool" or
+    "template"."""
     named = group_by(attrgetter(kind), [row for row in rows if getattr(row, kind)])
     parts = {name: named.get(name, []) for name in (*configured, *named)}
     return [_sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]

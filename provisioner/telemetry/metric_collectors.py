@@ -1,5 +1,5 @@
-"""The building blocks of metrics: the description of one metric (``Metric``), a group of described metrics (``Group``),
-and a gauge whose series are replaced all at once (``Table``)."""
+"""The building blocks of metrics. ``Metric`` describes one metric, and a ``Group`` has described metrics. ``Table`` is
+a gauge whose series are replaced all at once."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ class Metric(Generic[Made]):
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Declare the type of the metric for type checkers. At run time Python finds the instance's attribute of the
-        same name, and does not call this method. Raise AttributeError if it is called."""
+        """Declare the type of the metric for type checkers. At run time Python does not call this method, because the
+        instance has an attribute of the same name. A call raises AttributeError."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:

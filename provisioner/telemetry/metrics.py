@@ -1,5 +1,5 @@
-"""The provisioner's metrics. Each metric is described by its type, its name (written out in full, so that a search
-finds it), its labels and its meaning.
+"""The provisioner's metrics. Each metric has a type, a name, labels and a meaning. The name is written out in full, so
+that a search finds it.
 
 Time stamps are in epoch seconds, durations in seconds.
 """

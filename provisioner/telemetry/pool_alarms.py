@@ -30,7 +30,7 @@ FAILING = {
 
 
 def unseen_documents(pool_status: PoolStatus) -> list[dict[str, Any]]:
-    """Return a document for each unseen pool, with the time ``since`` (None if unknown) and the reason ``text``."""
+    """Return a document for each unseen pool. ``since``: the time, or None if unknown. ``text``: the reason."""
     began = {pool: format_utc(since) for pool, since in pool_status.unseen_since.items()}
     return [{"pool": pool, "since": began.get(pool), "text": text} for pool, text in pool_status.unseen.items()]
 
@@ -40,8 +40,8 @@ def failing_documents(
 ) -> list[dict[str, Any]]:
     """Return a document for each pool and template whose machines fail until an operator fixes the cause.
 
-    ``error``, ``text`` and ``since`` describe the last failure. A pool without room and a lost Spot machine are left
-    out, because they need no operator. ``pool`` is empty if no pool can make a machine of the template.
+    ``error``, ``text`` and ``since`` describe the last failure. A pool without room and a lost Spot machine need no
+    operator, so they are left out. ``pool`` is empty if no pool can make a machine of the template.
     """
     refused = {(one.pool, one.template) for one in pool_status.refused}
     lasting = {key: last for key, last in sorted(failures.items()) if not last.is_over and _needs_operator(last)}

@@ -1,8 +1,8 @@
 """The status of the loop and its pools for operators. The loop writes the status to ``pools.json``, and commands read
 it.
 
-Decisions never depend on this file. The file does not repeat what memory and intent contain, because commands can read
-these, too.
+Decisions never depend on this file. The file does not repeat the content of memory and intent, because commands read
+these files, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class LastingFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandingRefusal:
-    """A pool's refusal of all creates of a template, or of all deletes, until an operator fixes the cause."""
+    """A pool's refusal that lasts until an operator fixes the cause. The pool refuses all creates of a template, or a
+    delete."""
 
     pool: str
     operation: str
@@ -169,8 +170,8 @@ class PoolStatusWriter:
         return {}
 
     def _update_refused_creates(self, memory: Memory, limits: Limits, wall: float) -> None:
-        """Record the pools that refuse creates of a template. A pool refuses creates if its last create failed with an
-        error that an operator has to fix."""
+        """Record the pools that refuse creates of a template. Such a pool has failed its last create with an error that
+        an operator has to fix."""
         named = {(pool, template.id) for template in limits.templates.values() for pool in template.pools}
         since = {pair: refusal.since for pair, refusal in self._creates.items()}
         self._creates = {
@@ -183,8 +184,8 @@ class PoolStatusWriter:
         }
 
     def _update_refused_deletes(self, report: CycleReport, wall: float) -> None:
-        """Record refused deletes. Keep each refused delete until its pool accepts a later delete, or until its machine
-        is gone."""
+        """Record refused deletes. Drop a refused delete when its pool accepts a later delete, or when its machine is
+        gone."""
         for done in report.results:
             failures = {one.action.name: one.failure for one in done.outcomes if isinstance(one.action, Delete)}
             if None in failures.values():
@@ -208,8 +209,8 @@ class PoolStatusWriter:
         return (*self._creates.values(), *first.values())
 
     def _locate_orphans(self, memory: Memory | None, shown: Mapping[str, Snapshot]) -> Mapping[str, tuple[str, ...]]:
-        """Return the orphans by pool. An orphan stays listed under the pool in which it was last seen, also while this
-        pool cannot be observed."""
+        """Return the orphans by pool. An orphan is listed under the pool in which it was last seen. This pool need not
+        be observable now."""
         names = memory.orphans.since if memory else {}
         now = {name: pool for pool, snapshot in shown.items() for name in names if name in snapshot.machines}
         self._orphan_pools = {name: pool for name, pool in (self._orphan_pools | now).items() if name in names}

@@ -48,7 +48,7 @@ UTC_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 def pool_failures(memory: Memory) -> Mapping[Key, PoolFailure]:
-    """Return the last failure of each template in each pool, found in the slots and in the windows that back off."""
+    """Return the last failure of each template in each pool. Search the slots and the windows that back off."""
     failures = defaultdict[Key, list[_Failed]](list)
     ran = defaultdict[Key, float](float)
     lasting = {key for key, window in memory.windows.items() if window.level}
@@ -82,12 +82,14 @@ def window_documents(
     queues: Mapping[Key, Document],
     now: float,
 ) -> list[dict[str, Any]]:
-    """Return a document for each pool and template. ``waiting``: the number of machines that wait there. ``queues``: as
-    ``find_queues`` returns them.
+    """Return a document for each pool and template. ``queues``: the result of ``find_queues``.
 
-    ``window`` (None if untried); ``backing_off``; ``why`` and ``since``: reason and start of the back-off;
-    ``next_probe``: the time of the next create during the back-off; ``last_error``: see ``last_error``; ``missing``:
-    the number of machines that wait there; ``queue``: the queued machines among them, or None.
+    * ``window``: None if untried.
+    * ``why``, ``since``: reason and start of the back-off.
+    * ``next_probe``: the time of the next create during the back-off.
+    * ``last_error``: see ``last_error``.
+    * ``missing``: the number of machines that wait there.
+    * ``queue``: the queued machines among them, or None.
     """
     return [
         _window_document(memory, key, failures.get(key), waiting.get(key, 0), now) | {"queue": queues.get(key)}
@@ -165,8 +167,8 @@ def format_pool_line(pool: Document) -> str:
 
 
 def format_expected_start(one: Document) -> str:
-    """Return a sentence part with the time at which the place expects to start the first queued machine; empty if the
-    place gives no estimate."""
+    """Return a sentence part with the expected start of the first queued machine. The place estimates this time. Return
+    an empty text if there is no estimate."""
     return f"expected to start at {format_local_time(one['expected_start'])}" if one["expected_start"] else ""
 
 

@@ -1,5 +1,5 @@
-"""Numbers that replace repeated texts of clouds in a status. Where a text occurs first, it is written out with a number
-before it. Everywhere else, only the number is written. The functions are pure."""
+"""Numbers that replace repeated texts of clouds in a status. The first occurrence of a text is written out with a
+number before it. Each later occurrence is only the number. The functions are pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ TABLES = ("templates", "pools", "machines")
 
 
 def make_numbering(texts: Iterable[str]) -> Callable[[str], str]:
-    """Return a function that takes a text and returns its replacement. For a text that occurs more than once in
-    ``texts``, the first call returns the text with a number before it, and later calls return only the number. Every
-    other text is returned unchanged."""
+    """Return a function that replaces repeated texts by numbers. A text is repeated if ``texts`` has it more than once.
+
+    The function's first call with a repeated text returns the text with a number before it. Later calls return only the
+    number. Every other text is returned unchanged.
+    """
     counts = Counter(text for text in texts if len(text) >= LEAST)
     numbers = {text: f"[{number}]" for number, text in enumerate([text for text in counts if counts[text] > 1], 1)}
     written: set[str] = set()
@@ -42,7 +44,7 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
     """Return the status with numbered texts, for a screen. ``more``: further fields whose texts the screen shows in
     full.
 
-    A table shows only the number of a text that a field shows in full.
+    If a field shows a text in full, tables show only the text's number.
     """
     names, found = (*SENTENCES, *more), list[str]()
     for name in names:
@@ -57,8 +59,11 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 
 
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a document with its texts changed by ``change``. ``change`` is called only once for the same text
-    of a back-off and its last error, and only once for the same text of several machines of a pool."""
+    """Return a document with its texts changed by ``change``.
+
+    A back-off and its last error may have the same text. Then ``change`` is called once for both. It is also called
+    once for machines of a pool with the same text.
+    """
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")
         changed = {key: change(part) if key in ("text", "why") else part for key, part in value.items()}

@@ -87,9 +87,9 @@ class LoopHealth:
 
     def health(self) -> Health:
         """Return the health. The loop is alive while cycles end. The loop is ready if some cycle has observed every
-        pool and the last cycle could plan. A standby is ready, too.
+        pool, and the last cycle could plan. A standby is ready, too.
 
-        A loop that waits for a pool or an operator counts as alive, because after a restart it would wait again.
+        A loop that waits for a pool or an operator is alive. A restart would not help it.
         """
         report = self._report
         if report is None:

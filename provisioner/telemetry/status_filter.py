@@ -34,9 +34,11 @@ def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) 
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
-    """Return the items of the status's lists that concern these pools, templates and request. An item that names no
-    pool concerns all pools. In the same way, an item without a template or without a request concerns all templates or
-    all requests."""
+    """Return the items of the status's lists that concern these pools, templates and request.
+
+    An item without a pool concerns all pools. An item without a template concerns all templates, and an item without a
+    request all requests.
+    """
     names = ("requests", "returns", "refused", "unseen", "failing", "waiting", "stuck", "down", "losses", "pressure")
     return {"unread": [id_ for id_ in whole.unread if request in ("", id_)]} | {
         name: [

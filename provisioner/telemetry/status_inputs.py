@@ -58,7 +58,7 @@ class StatusInputs:
 
 
 def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInputs:
-    """Read the state files. ``memory``: the memory of this process's loop; None to read it from memory.json.
+    """Read the state files. ``memory``: the memory of this process's loop. If it is None, read memory.json.
 
     Raise StateError, for example if neither a script nor a loop has ever used the directory.
     """
@@ -86,10 +86,10 @@ def read_status_inputs(state: State, memory: Memory | None = None) -> StatusInpu
 
 
 def _write_problem(state: State, holder: Mapping[str, Any]) -> str:
-    """Return the reason why the loop cannot write. Return an empty text if the loop can write, or if writing fails only
-    for this user or on this host.
+    """Return the reason why the loop cannot write; empty if it can write.
 
-    For example, this host may mount the directory read-only.
+    A write that fails only for this user or on this host is no problem of the loop. For example, this host may mount
+    the directory read-only.
     """
     error = state.find_write_error()
     if error is None or is_denied(error):
@@ -154,8 +154,8 @@ def read_script_calls(state: State) -> ScriptCalls:
 
 
 def last_calls(state: State) -> Mapping[str, float]:
-    """Return the time of HF's last call of getRequestStatus and of getReturnRequests, by script, in epoch seconds by
-    this host's clock."""
+    """Return a dict of script → time of HF's last call, for getRequestStatus and getReturnRequests. Times are in epoch
+    seconds by this host's clock."""
     calls, now = read_script_calls(state), state.life_signs().now
     ahead = 0.0 if now is None else time.time() - now
     times = {"getRequestStatus": max(calls.polled.values(), default=0.0), "getReturnRequests": calls.listed}
@@ -217,8 +217,8 @@ def _waits_message(signs: LifeSigns) -> str:
 
 
 def silence_message(loop: Document) -> str:
-    """Return a part of a sentence: the time since which no loop has run, and how long ago this time was. Return an
-    empty text if a loop runs or may run."""
+    """Return a sentence part with the time since which no loop has run, and the duration. Return an empty text if a
+    loop runs or may run."""
     if loop["running"] is not False:
         return ""
     if not loop["last_beat"]:

@@ -162,7 +162,7 @@ class StatusModel:
 
     @property
     def unmet_machines(self) -> int:
-        """Return the number of machines that are missing in open requests for a reason that needs attention."""
+        """Return the number of missing machines of open requests. Count only the reasons that need attention."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 
     @property
@@ -331,8 +331,8 @@ def _process_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _machine_alarms(status: StatusModel) -> Iterator[str]:
-    """Yield alarms about machines that ended, that do not run, or that still exist though they should be gone. Yield
-    also alarms about slots that the loop leaves alone until an operator has checked them."""
+    """Yield alarms about machines that were lost, that do not run, or that should be gone but still exist. Yield also
+    alarms about slots that an operator has to check."""
     yield from loss_lines(status.losses, quiet=False)
     for one, count in _count_by_reason(status.down):
         which = f"e.g. {one['machine']} since {format_local_time(one['since'])}: {one['text'] or 'not ready'}"
@@ -348,7 +348,7 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _count_by_reason(machines: Sequence[Document]) -> Iterator[tuple[Document, int]]:
-    """Yield the first machine of each pool and reason, and the number of machines with the same pool and reason."""
+    """Yield the first machine of each pool and reason, and the number of machines with this pool and reason."""
     firsts = {(one["pool"], one["text"]): one for one in reversed(machines)}
     for reason, count in Counter((one["pool"], one["text"]) for one in machines).items():
         yield firsts[reason], count

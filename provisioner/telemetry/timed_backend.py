@@ -12,7 +12,7 @@ from provisioner.telemetry.metrics import Metrics, Operation
 
 
 class TimedBackend:
-    """A backend that passes each call to the wrapped backend, and records the duration and the failures of the call in
+    """A backend that passes each call to the wrapped backend. It records the duration and the failures of each call in
     the metrics."""
 
     def __init__(self, backend: Backend, metrics: Metrics) -> None:

@@ -1,6 +1,7 @@
-"""The timeline of a request, a return request, a machine or a pool: dated sentences made from journal and memory.
+"""The timeline of a request, a return request, a machine or a pool. A timeline has dated sentences made from journal
+and memory.
 
-The function ``timeline`` is pure. Events that are in memory and not in the journal are added.
+The function ``timeline`` is pure. It adds events that memory has and the journal lacks.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Subject(NamedTuple):
 
     @property
     def request(self) -> str:
-        """Return the request's id. If the subject is a request, this is the subject's id; if it is a machine, this is
-        the request's id in the machine's name. Return an empty text for other subjects."""
+        """Return the request's id. A request has its own id. A machine has the request's id in its name. Return an
+        empty text for other subjects."""
         if self.kind is Kind.REQUEST:
             return self.id
         return get_request_id(get_prefix(self.id), self.id) if self.kind is Kind.MACHINE else ""
@@ -45,8 +46,8 @@ class Subject(NamedTuple):
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return texts by which to search the journal. Each line about the subject contains at least one of these texts.
 
-    ``lines``: the journal lines that contain the id of the subject. The machines of a return
-    request that memory no longer has are read from these lines.
+    ``lines``: the journal lines that contain the subject's id. They name the machines of a return request that memory
+    no longer has.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
@@ -83,8 +84,8 @@ _SHARED = ("at", "event", "pool", "result", "reason", "verdict", "cause", "text"
 def readable_lines(lines: Iterable[Line]) -> list[Line]:
     """Return the lines whose fields have the types that the loop writes. Leave out the other lines.
 
-    Lines of one cycle that differ only in their machine are merged into one line. The merge saves most of the work for
-    a request with ten thousand machines.
+    Lines of one cycle that differ only in their machine become one line. This saves most of the work for a request with
+    ten thousand machines.
     """
     folded: list[Line] = []
     named: dict[tuple[object, ...], list[Any]] = {}
@@ -200,7 +201,7 @@ def _machine_facts(facts: list[Fact]) -> list[Fact]:
 
 
 def _first_answers(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
-    """Return the first answer after the machine's start that reports running machines, and the first terminal
+    """Return the first answer that reports running machines after the machine's start. Return also the first terminal
     answer."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
     answers = [fact for fact in facts if fact.event == "reported" and not fact.machines]
@@ -215,8 +216,8 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 def _facts_from_memory(
     memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """Yield the facts that memory has and the journal lacks. The journal may lack facts because an earlier version
-    wrote it, or because its old files were deleted."""
+    """Yield the facts that memory has and the journal lacks. An earlier version may have written the journal, or its
+    old files may have been deleted."""
     journalled = defaultdict[str, set[str]](set)
     for fact in facts:
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)
@@ -253,8 +254,13 @@ def _acknowledgement(memory: Memory | None, record: RequestRecord | ReturnRecord
 
 
 def machine_documents(memory: Memory, request: str) -> list[dict[str, Any]]:
-    """Return a document for each machine of a request: ``machine``, ``pool``, the ``verdict`` of its slot, ``ran``
-    (True if it has ever run), ``gone`` (True if it no longer exists) and the ``text`` of its failure."""
+    """Return a document for each machine of a request.
+
+    * ``verdict``: the verdict of the machine's slot.
+    * ``ran``: True if the machine has ever run.
+    * ``gone``: True if the machine no longer exists.
+    * ``text``: the text of the machine's failure.
+    """
     record = memory.requests.get(request)
     return [
         {

@@ -75,20 +75,19 @@ class UnmetDocuments:
                 self._boots[slot.pool, record.template].append(slot.ran_at - slot.boots_from)
 
     def by_request(self) -> Mapping[str, list[dict[str, Any]]]:
-        """Return a document for each pool and reason, by open request. Requests without missing machines are left out.
+        """Return documents by open request: one for each pool and reason. Requests without missing machines are left
+        out.
 
         * ``reason``: a ``PendingReason`` that holds for ``machines`` machines in ``pool``.
         * ``error``: the error class or None; ``text``: the cloud's words.
         * ``since``, ``next_try``, ``spills_at``: UTC times or None. The same keys with ``_seconds`` hold the seconds
           since or until the time.
         * ``spills_to``, ``behind``, ``bound``, ``elsewhere``, ``full``: as in ``Unmet``.
-        * ``usual_seconds``: the median of the seconds that other machines of the pool took to run; None if no machine
-          ran.
+        * ``usual_seconds``: the median start-up time of the pool's machines; None if no machine ran.
         * ``holders``: the number of machines that use the cap, by request. The empty name stands for machines without a
           request.
         * ``braked``: True if machines without a request use the cap, and the brake prevents their deletion.
-        * ``expected_start``: the start of a queued machine as its place estimates it, in UTC by the place's clock; or
-          None.
+        * ``expected_start``: the UTC time at which the place expects to start a queued machine; or None.
         * ``quiet``: True if the reason needs no attention.
         """
         requests = [record for record in self._memory.requests.values() if record.ended is None]
@@ -124,8 +123,8 @@ class UnmetDocuments:
     def _find_cause(
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
-        """Return the error class and the text of the failure, the loop time at which the reason began, and the loop
-        time of the next try. An unknown text is empty, and any other unknown value is None."""
+        """Return four values of the failure: its error class, its text, and two loop times. The reason began at the
+        first time; the next try is at the second. An unknown text is empty. Any other unknown value is None."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text, since = self._find_unseen_cause(one)
@@ -199,8 +198,8 @@ def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapp
 def unmet_lines(request: Document, *, loop_acts: bool, dated: Container[str] = ()) -> Iterator[str]:
     """Yield a line for each pool and reason for which the request misses machines.
 
-    ``loop_acts``: True if a loop runs and plans. ``dated``: unseen pools whose alarm already shows a time, so that
-    their lines need none.
+    ``loop_acts``: True if a loop runs and plans. ``dated``: unseen pools whose alarm already shows a time. Their lines
+    show no time.
     """
     for one in request["missing"]:
         where = f" in {one['pool']}" if one["pool"] else ""

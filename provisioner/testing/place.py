@@ -1,8 +1,7 @@
-"""A place that belongs to a test: a backend, and the actions of others at the same place.
+"""A place that belongs to a test: a backend, and the actions of other users at the same place.
 
 A kind implements ``Place`` for a real or simulated place, and runs ``provisioner.testing.suite`` with it. A method that
-returns False by default is optional. The tests that need an optional method are skipped if a kind does not implement
-it.
+returns False by default is optional. If a kind does not implement the method, its tests are skipped.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class Place(ABC):
 
     @abstractmethod
     def another(self) -> Backend:
-        """Return a second backend of the same pool, like the backend of a successor or of an operator's tool. The place
+        """Return a second backend of the same pool, for example that of a successor or of an operator's tool. The place
         closes this backend."""
 
     @abstractmethod
@@ -113,7 +112,7 @@ class Place(ABC):
         """Return the name of each object in the place, without the help of the backend. If two objects have the same
         name, return the name twice.
 
-        Records of machines that have ended do not count.
+        Records of ended machines do not count.
         """
 
     @abstractmethod
@@ -121,18 +120,18 @@ class Place(ABC):
         """Return the number of create calls that reached the place."""
 
     def other_pool(self) -> Backend | None:
-        """Return the backend of another pool of the same provisioner at the same place, under another name. Return None
-        if a place cannot have two pools."""
+        """Return the backend of another pool with another name. The pool is at the same place and belongs to the same
+        provisioner. Return None if a place cannot have two pools."""
         return None
 
     def other_provisioner(self) -> Backend | None:
-        """Return a backend that belongs to another provisioner and whose pool has the same name as ours. Return None if
-        two provisioners cannot share a place."""
+        """Return the backend of another provisioner, whose pool has the same name as ours. Return None if two
+        provisioners cannot share a place."""
         return None
 
     def environment(self, name: str) -> Mapping[str, str] | None:
         """Return the environment in which a running machine was started. Return None if the place does not show
-        environments, or if each machine is a host, which knows its name without a variable."""
+        environments. Return None also if each machine is a host, because a host knows its name without a variable."""
         return None
 
     # --- actions of others --------------------------------------------------------------------------------------------
@@ -143,12 +142,12 @@ class Place(ABC):
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
-        """As another user, make a machine named ``as_name`` that equals the machine ``name`` in all else, also in the
-        labels or comments that make a machine ours."""
+        """As another user, make a machine ``as_name`` that equals the machine ``name`` in all else. The copy also has
+        the labels or comments that mark our machines."""
 
     @abstractmethod
     def stray(self, name: str) -> None:
-        """Remove from a machine the labels or comments that make it ours, so that the machine has strayed."""
+        """Remove from a machine the labels or comments that mark our machines. The machine has then strayed."""
 
     def remove_stray(self, name: str) -> None:
         """As an operator, delete a strayed machine. Implement this only if the backend may not delete strayed
@@ -163,8 +162,7 @@ class Place(ABC):
     def recreate(self, name: str) -> None:
         """Replace a machine by a new machine with the same name and identity.
 
-        If the place may use a number or an address a second time, the new machine has the number and address of the old
-        machine.
+        If the place may reuse a number or an address, the new machine has the number and address of the old machine.
         """
 
     # --- the life of a machine (optional) -----------------------------------------------------------------------------
@@ -174,9 +172,11 @@ class Place(ABC):
         return False
 
     def restart(self, name: str) -> bool:
-        """Let the place stop a machine and start it again, for example as after a failure of its host (requeue,
-        automatic restart, repair). Return False if the place never restarts machines. If a machine can forbid its
-        restart, ours must do so."""
+        """Let the place stop a machine and start it again, as after a failure of its host. Return False if the place
+        never restarts machines.
+
+        Some places let a machine forbid its restart. There, our machines must forbid it.
+        """
         return False
 
     def double(self, name: str) -> bool:
@@ -192,8 +192,8 @@ class Place(ABC):
         raise NotImplementedError("the place has no queue")
 
     def starve(self, reason: ErrorClass) -> bool:
-        """Accept creates from now on, but let the machines wait, and show the reason: the place has no room (STOCKOUT),
-        or a limit is reached (QUOTA).
+        """Accept creates from now on, but let the machines wait. Show the reason: no room (STOCKOUT) or a reached limit
+        (QUOTA).
 
         Return False if the place refuses such creates, or does not show the reason.
         """

@@ -14,10 +14,10 @@ PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))
 
 
 def until(condition: Callable[[], T], seconds: float, *, every: float = 0.02, what: str = "the condition") -> T:
-    """Call ``condition`` every ``every`` seconds until it returns a true value, and return this value.
+    """Call ``condition`` every ``every`` seconds until it returns a true value. Return this value.
 
-    Raises AssertionError if there is no true value within ``seconds`` times ``PATIENCE``. ``what``: the condition in
-    the error's text.
+    Raises AssertionError if no value is true within ``seconds`` times ``PATIENCE``. ``what``: the condition in the
+    error's text.
     """
     patient = seconds * PATIENCE
     deadline = time.monotonic() + patient

@@ -1,5 +1,5 @@
-"""Placement of rendered files in HostFactory's directories: the difference from the present files, and copies of the
-files that are replaced.
+"""Placement of rendered files in HostFactory's directories. The module shows the difference from the present files, and
+copies each file that it replaces.
 
 The module reads and writes files. It uses neither network, clock nor log.
 """
@@ -74,12 +74,11 @@ def difference(due: Iterable[Change]) -> Iterator[str]:
 
 
 def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
-    """Put the files below ``conf`` in place. Each file is replaced in one step. ``moment``: the name of the directory
-    for copies.
+    """Put the files below ``conf`` in place, each in one step. Return the directory ``moment`` with copies of the
+    replaced files; None if no file was replaced.
 
-    Return the directory with copies of the replaced files; None if no file was replaced. A replaced file keeps its
-    owner and group. A new file gets owner and group of its directory. Raises OSError, before any file is replaced, if a
-    change is not permitted. Raises StateUnwritable if a write fails.
+    A replaced file keeps its owner and group. A new file gets them from its directory. Raises OSError before any
+    replacement if a change is not permitted. Raises StateUnwritable if a write fails.
     """
     for directory in dict.fromkeys(change.path.parent for change in due):
         _make_directory(directory)

@@ -25,8 +25,8 @@ VERSION = 2
 def with_entries(path: Path, key: str, entries: Iterable[JsonObject]) -> JsonObject:
     """Return the JSON object for ``path`` with these ``entries`` below ``key``.
 
-    Each entry replaces the entry with the same name, or is appended. Raises ConfigError if the file exists and has
-    another structure.
+    Each entry replaces the entry with the same name. An entry with a new name is appended. Raises ConfigError if the
+    file exists and has another structure.
     """
     document = _read(path, key)
     left = {entry["name"]: entry for entry in entries}
@@ -53,11 +53,11 @@ def provider_entry(settings: HostFactorySettings) -> JsonObject:
 
 
 def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
-    """Return the JSON object for hostRequestors.json, in which the requestors of the settings file may use this
-    provider instance.
+    """Return the JSON object for hostRequestors.json. In it, the requestors of the settings file may use this provider
+    instance.
 
-    Raises ConfigError if the file has another structure. Also raises ConfigError if the settings file changes the mode
-    of a requestor that uses other providers, too, because the mode applies to all its providers.
+    Raises ConfigError if the file has another structure. A requestor's mode applies to all its providers. Raises
+    ConfigError if the settings file changes the mode of a requestor with other providers.
     """
     entries = {name: _new_requestor(name, settings) for name in settings.requestors}
     problems: list[Problem] = []
@@ -91,7 +91,7 @@ def without_entries(path: Path, key: str, name: str) -> JsonObject:
 def without_requestor(path: Path, instance: str) -> JsonObject:
     """Return the JSON object for hostRequestors.json, in which no requestor uses ``instance``.
 
-    A requestor that is left without providers is disabled, and not removed, because it may be older than this
+    A requestor that is left without providers is disabled. It is not removed, because it may be older than this
     provider's registration. Raises ConfigError if the file has another structure.
     """
     document = _read(path, "requestors")
@@ -99,7 +99,7 @@ def without_requestor(path: Path, instance: str) -> JsonObject:
 
 
 def registration_text(path: Path, document: JsonObject) -> str:
-    """Return the text of a registration file, with the indentation and layout of the present file at ``path``."""
+    """Return the text of a registration file. Use the indentation and layout of the present file at ``path``."""
     before = path.read_text(encoding="utf-8-sig") if path.exists() else ""
     return _Style.from_text(before).written(document, 0) + "\n"
 
@@ -110,7 +110,7 @@ def _json_text(value: object) -> str:
 
 
 class _Style(NamedTuple):
-    """The layout of a JSON text, by which HostFactory's own files differ from files that an editor wrote."""
+    """The layout of a JSON text. HostFactory's own files and files from an editor have different layouts."""
 
     indent: str
     colon: str
@@ -193,8 +193,7 @@ def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
 
 
 def _merge_requestor(entry: JsonObject, new: JsonObject, settings: HostFactorySettings) -> JsonObject:
-    """Return the entry of an existing requestor. Add this provider, and set all keys for which the settings file has a
-    value.
+    """Return the entry of an existing requestor. Add this provider, and set each key that the settings file sets.
 
     A requestor without providers is enabled, because ``without_requestor`` may have disabled it. Every other requestor
     stays enabled or disabled.

@@ -172,8 +172,8 @@ class Rendering:
     def _add(self, part: str, name: str, value: object, file: str) -> None:
         """Add a value from ``file``, unless the settings file already has a value of this name.
 
-        A template or pool may be in only one merged file. Any other value may be in several files, if it is equal in
-        all of them.
+        A template or pool may be in only one merged file. Any other value may be in several files if these values are
+        equal.
         """
         first = self._parts[part].setdefault(name, Given(value, file))
         if first.file in (self._file, file):

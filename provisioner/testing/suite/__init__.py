@@ -1,7 +1,7 @@
 """The promises of every backend (``provisioner.backends.Backend``), as tests with a fixture ``place``.
 
-A test module of a kind defines the fixture, which yields an empty ``provisioner.testing.place.Place``, and imports all
-tests with ``from provisioner.testing.suite import *``.
+A kind's test module defines this fixture. The fixture yields an empty ``provisioner.testing.place.Place``. The module
+imports all tests with ``from provisioner.testing.suite import *``.
 """
 
 import pytest

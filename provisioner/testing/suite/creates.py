@@ -98,7 +98,7 @@ def test_a_lost_response_is_ambiguous_and_the_repeat_finds_the_machine(place: Pl
 
 @pytest.mark.usefixtures("impatient")
 def test_no_response_is_ambiguous(place: Place) -> None:
-    """If a backend lists the place before each create, the list is the call that gets no response."""
+    """Expect an ambiguous error. If a backend lists the place before each create, the list gets no response."""
     place.hang()
     (outcome,) = place.create(1)
     assert outcome.failure is not None
