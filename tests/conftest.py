@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the real cluster and the Pub/Sub emulator, if there is one, are shared by a whole run."""
+"""Fixtures of all tests. A whole run shares one real cluster and one Pub/Sub emulator, if they exist."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ attend()  # before any test module imports one
 
 @pytest.fixture(scope="session")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
-    """Collect the faults in responses of simulated Compute APIs, in this process and in those that a test starts."""
+    """Collect the faults in responses of simulated Compute APIs, in this process and in its children."""
     made = Notes(tmp_path_factory.mktemp("responses"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in simulators.surroundings(made.directory).items():
@@ -61,14 +61,15 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
 
 @pytest.fixture(autouse=True)
 def googles_schema(notes: Notes) -> Iterator[None]:
-    """No response of the simulated Compute API, in or before any test, is one that Google's API cannot give."""
+    """Expect that the simulated Compute API gives only responses that Google's API can give."""
     yield
     _hold(notes)
 
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """A command that runs in this process logs to the stderr of its test, which is closed when the test ends."""
+    """Restore the logging after a test. A command in this process logs to the test's stderr, which is closed at the
+    end."""
     root = logging.getLogger()
     handlers, level = [*root.handlers], root.level
     yield
@@ -99,8 +100,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the first failure of each test that passed only when run again, by its id, to the file PYTEST_AGAIN, and
-    print it whole, because such a failure is rare."""
+    """Print the first failure of each test that passed only when run again. Print the whole failure, because it is
+    rare.
+
+    Write these failures also to the file PYTEST_AGAIN, by the test's id.
+    """
     stats = terminalreporter.stats
     passed = {report.nodeid for report in stats.get("passed", []) if report.when == "call"}
     again = {report.nodeid: report for report in stats.get("rerun", []) if report.nodeid in passed}

@@ -1,8 +1,8 @@
 """Measure the house: its rooms, its floors, the imports between them, and the parts that are too big.
 
-A room is a module or package directly in ``provisioner`` or, for a kind of place, in ``provisioner.backends``; or it
-is ``hf_scripts``. A floor imports only floors below it. The core is all code except the laboratory and the tests for
-kinds.
+A room is ``hf_scripts``, or a module or package directly in ``provisioner``. For a kind of place, the room is in
+``provisioner.backends``. A floor imports only floors below it. The core is all code except the laboratory and the tests
+for kinds.
 
 ``make house`` prints a table. It fails if a limit or a budget of ``[house]`` in ``setup.cfg`` is exceeded. A missed
 goal is only shown.

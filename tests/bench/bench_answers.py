@@ -1,12 +1,12 @@
-"""The cost of settling a terminal answer: its first print, compared with a later print, and the size of its entry.
+"""The cost of settling a terminal answer: the time of its first print, and the size of its entry.
 
     python tests/bench/bench_answers.py [--rounds N]
 
-The first call writes the answer, and makes it durable, before it prints it. The floor is a later call of the same run,
-which writes nothing; the time to write as many bytes is printed too.
+The first call writes the answer durably before it prints the answer. A later call of the same run writes nothing, so
+its time is the floor. The script also prints the time to write as many bytes.
 
-Goal: at most twice the time of a later call for up to 1,000 machines in one answer, three times for 10,000. Exits 1 if
-it is missed.
+Goal: at most twice the time of a later call for up to 1,000 machines in one answer, and three times for 10,000. Exits 1
+if the goal is missed.
 """
 
 from __future__ import annotations

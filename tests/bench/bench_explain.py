@@ -2,8 +2,8 @@
 
     python tests/bench/bench_explain.py
 
-One request has so many machines, of which half were returned; the journal has its largest size. Goal: a second of CPU
-at ten thousand machines, for the timeline of any subject. Exits 1 if it is missed.
+One request has all machines, and half of them were returned. The journal has its largest size. Goal: a second of CPU at
+ten thousand machines, for the timeline of any subject. Exits 1 if the goal is missed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def grid(machines: int) -> Memory:
 
 
 def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
-    """Yield the journal's lines of machines of one request, all of which run, and half of which are returned."""
+    """Yield the journal's lines of the machines of one request. All machines run, and half of them are returned."""
     for machine in names:
         yield _line(wall, "create", machine=machine, pool="a", result="ok")
     yield _line(wall + 60, "running", request=id_, pool="a", machines=names)

@@ -1,6 +1,6 @@
-"""The cost of managed instance groups: calls to Compute, CPU per observation of 10,000 instances, and memory.
+"""The cost of managed instance groups: calls to Compute, CPU per observation, and memory.
 
-Goals for 10,000 instances in 12 groups, each listed at least every 30 s:
+Goals for 10,000 instances in 12 groups, if each group is listed at least every 30 s:
 
 * at most 0.01 calls for each created machine, and 300 calls a minute without changes;
 * 0.3 s of CPU for an observation of all groups;
@@ -202,7 +202,8 @@ def watch(observers: Sequence[Observer], seconds: float) -> float:
 
 
 def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> float:
-    """Return CPU seconds of one look at all groups, one after the other, when nothing changes (the least of five)."""
+    """Return the CPU seconds of an observation of all groups when nothing changes. Take the least of five
+    observations."""
     quick = {name: pool.model_copy(update={"lag_seconds": 0.0}) for name, pool in made.items()}
     backends = [MigBackend(pool, projects) for pool in quick.values()]
     taken = []
@@ -231,7 +232,7 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 
 def child(path: str) -> int:
-    """Observe all groups by a provisioner's backends in this process, and print the peak of its memory in MB."""
+    """Observe all groups in this process by a provisioner's backends. Print the process's peak memory in MB."""
     from provisioner.commands.observe_pools import observe
     from provisioner.loop.loop import relax_collector
     from provisioner.settings.loader import load

@@ -7,7 +7,7 @@ Goals:
 * creates and deletes at 80 % or more of the fastest raw Python client in the same run;
 * with 10,000 pods at most 50 ms of processor time per quiet cycle, no list call and 200 MB;
 * half a second from requestMachines.sh to the first create call, also beside a MIG that answers in 20 s;
-* a second from a pod being ready to getRequestStatus reporting it.
+* a second from the time at which a pod is ready until getRequestStatus reports the pod.
 
 Exits 1 if a goal is missed. Server and clients share the machine, so compare ratios, not rates.
 """
@@ -89,7 +89,7 @@ def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rat
 
 
 def ratio_of(measured: Rounds, title: str, verb: str) -> float:
-    """Return the lowest ratio of our rate to that of another client, as the median over the rounds."""
+    """Return the ratio of our rate to the fastest other client's rate. Each ratio is the median over the rounds."""
     others = {who for who, _ in measured} - {title}
     return min(
         statistics.median(
@@ -140,7 +140,7 @@ def holding(cluster: Cluster, pods: int) -> Iterator[str]:
 
 
 def reacting(cluster: Cluster, tries: int) -> Iterator[str]:
-    """Measure and print the seconds until an idle loop acts and reports, and yield the missed goals."""
+    """Measure and print the seconds until an idle loop acts and reports. Yield the missed goals."""
     reactions: dict[str, Reaction] = {}
     for title, slow in (("alone", False), ("beside a MIG that answers in 20 s", True)):
         say(f"reactions of a loop {title}")

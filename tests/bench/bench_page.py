@@ -2,12 +2,12 @@
 
     python tests/bench/bench_page.py
 
-Half of the machines run, half wait for a pool without room, in fifty requests that all have unmet machines. The
-journal's newest file, from which pages show events, is empty or has its largest size: with the lives of these and other
-machines, or only with refusals by the pool.
+Half of the machines run, and half wait for a pool without room. All fifty requests have unmet machines. Pages show
+events from the journal's newest file. This file is empty, or it has its largest size. Then it has the lives of
+machines, or only refusals by the pool.
 
-Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if it is missed. The cost of a sample, which
-the loop takes once a minute, is printed too.
+Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if the goal is missed. The script also prints
+the cost of a sample, which the loop takes once a minute.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ JOURNALS = ("empty", "lives", "refusals")
 
 
 def fill(state: StateDir, memory: Memory, journal: str) -> None:
-    """Write the newest file of the journal, a little smaller than the size at which it is rotated."""
+    """Fill the newest file of the journal. Stay a little below the size at which the file is rotated."""
     if journal == "empty":
         return
     wall, size = time.time() - 86_400, int(0.99 * JOURNAL_BYTES)

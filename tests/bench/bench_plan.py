@@ -1,8 +1,9 @@
-"""The CPU of a plan: opening a request's slots, a steady state, a change among many, a cycle with nothing to do.
+"""The CPU of a plan: for opening a request's slots, in a steady state, after a change, and in a cycle with nothing to
+do.
 
-Goals are ratios within one run, so that they hold on any machine: of a plan to a copy of the same slots, and of ten
-times the slots to the slots. If a copy becomes slower because the slots no longer fit into the processor's caches, a
-plan may become slower by the same ratio.
+Goals are ratios within one run, so that they hold on any machine. One ratio compares a plan with a copy of the same
+slots. The other ratio compares ten times the slots with the slots. Many slots may exceed the processor's caches and
+make a copy slower. Then a plan may become slower by the same ratio.
 
 A cycle with nothing to do plans nothing. Exits 1 if a goal is missed.
 
@@ -101,7 +102,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def copied(memory: Memory) -> list[dict[int, Slot]]:
-    """Return each slot with one field changed, the least work of a plan that changes all slots."""
+    """Return each slot with one field changed. A plan that changes all slots has at least this work."""
     return [
         {number: slot._replace(is_set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()

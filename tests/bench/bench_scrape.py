@@ -1,9 +1,10 @@
-"""The cost of a scrape: CPU of the server's thread and series, of a loop with ten templates and four pools.
+"""The cost of a scrape for ten templates and four pools: CPU of the server's thread, and the number of series.
 
     python tests/bench/bench_scrape.py
 
-Each template names one pool or all four, and its machines are in the first or in all; half of them run, half wait.
-Goals: fifty milliseconds, and five hundred series while each template uses one pool. Exits 1 when one is missed.
+A template names one pool or all four pools, and its machines are in the first pool or in all. Half of the machines run,
+and half wait. Goals: fifty milliseconds, and five hundred series while each template uses one pool. Exits 1 if a goal
+is missed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python tests/bench/bench_scripts.py [--rounds N]
 
-Goals: up to 100 machines at most twice the bare import, up to 10,000 three times, and four times at 50,000, five times
-the largest grid that was asked for; 40 MB. Exit 1 if one is missed.
+Goals, in times of the bare import: twice for up to 100 machines, three times for up to 10,000, and four times for
+50,000. The largest grid that was asked for has 10,000 machines. The goal of memory is 40 MB. Exits 1 if a goal is
+missed.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def table(machines: int, costs: dict[str, Cost]) -> list[str]:
 
 
 def line(machines: int, name: str, cost: Cost, base: Cost) -> str:
-    """Return a line with the cost of a command, and a mark if the cost misses a goal."""
+    """Return a line with the cost of a command. The line has a mark if the cost misses a goal."""
     start = f"{machines:>8,}  {name:<22} {1000 * cost.seconds:>7.1f} ms {1000 * cost.cpu:>7.1f} ms"
     end = f" {cost.megabytes:>7.1f} MB"
     if name == BASE:

@@ -2,16 +2,15 @@
 
     make bench-shards   or   python -m tests.bench.bench_shards [--only hold,shards,pods] [--shards 8] [--machines N]
 
-The machines are those of the kind in the memory of each loop, so this measures scripts, loops and state. First one loop
-serves its part of the machines alone, then all loops serve all machines. Goal: 1.3 times the seconds of the one loop.
-Part ``pods`` does the same with real pods and two loops.
+Part ``hold``: one loop holds 10,000 machines of 100 requests, with its state in files or on the server. Goal: a quiet
+loop with its state on the server needs at most twice the processor time that it needs with files.
 
-With fewer processors than loops, the processors are the limit, so the table also has processor seconds. Before, one
-loop holds 10,000 machines of 100 requests, with its state in files and on the server. Goal: a quiet loop needs at most
-twice the processor time that it needs with files.
+Part ``shards``: first one loop serves its part of the machines alone, then all loops serve all machines. The machines
+exist only in each loop's memory. Goal: 1.3 times the seconds of the one loop. The goal does not count if there are
+fewer processors than loops.
 
-Exits 1 if machines are missing, if a quiet loop costs too much, or if the goal of the loops is missed with a processor
-for each.
+Part ``pods``: the same with real pods and two loops, without a goal. Exits 1 if machines are missing, or if a goal is
+missed.
 """
 
 from __future__ import annotations
@@ -103,11 +102,11 @@ def say(text: str) -> None:
 def write_configuration(
     directory: Path, cluster: Cluster, namespace: str, shards: int, requests: int, *, pods: bool = False
 ) -> None:
-    """Write the files of a provider instance with a pool for each shard, and a template for each request, because HF
-    has at most ``REQUEST`` machines of a template.
+    """Write the files of a provider instance. Each shard has a pool. Each request has a template, because HF has at
+    most ``REQUEST`` machines of a template.
 
-    ``namespace``: of the state; empty for files. ``pods``: the machines are pods of the cluster, in namespaces of their
-    pools' names.
+    ``namespace``: the namespace of the state; empty for files. ``pods``: True if the machines are pods. Then each pool
+    has a namespace of its name.
     """
     sizes = {"max_pending": 100_000, "initial_window": 100_000}
     pools: dict[str, dict[str, object]] = {f"pool-{number}": {"kind": "fake", **sizes} for number in range(shards)}

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_simulation.py [--machines N] [--hours H]
 
-All machines are wanted at once and kept; HostFactory polls every half minute and lists all its hosts each time, and
-the loop gathers changes for five seconds. Goal: less than a minute. Exit 1 if it is missed.
+HostFactory requests all machines at once and keeps them. It polls every half minute, and lists all its hosts each time.
+The loop gathers changes for five seconds. Goal: less than a minute. Exits 1 if the goal is missed.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
     python tests/bench/bench_sizing.py [--machines 100 1000 10000 50000] [--http groups pods]
 
-With ``--http`` the loop is a process, and the embedded cloud another (``sizing_loop.py``); a run takes minutes. Without
-it the runs are in virtual time, each in a process.
+With ``--http`` the loop is a process, and the embedded cloud is another (``sizing_loop.py``). Such a run takes minutes.
+Without ``--http`` each run is a process in virtual time.
 
-* *Steady*: all machines run and are kept; HostFactory lists them each half minute.
-* *Churn*: all machines are requested for half an hour, returned, and requested again, so that each hour makes and
-  deletes every machine.
+* *Steady*: all machines run and are kept. HostFactory lists them each half minute.
+* *Churn*: HostFactory requests all machines for half an hour, returns them, and requests them again. So each hour makes
+  and deletes every machine.
 
-In virtual time the processor seconds include the models of HostFactory and the places, and neither network nor disk;
-the bytes are those of real files.
+In virtual time the processor seconds include the models of HostFactory and the places. They include neither network nor
+disk. The bytes are the sizes of real files.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def an_hour(machines: int, *, churn: bool) -> Need:
 
 
 def stored(machines: int) -> tuple[int, float]:
-    """Return bytes of a state directory whose machines all run, and seconds in which it is written once."""
+    """Return the bytes of a state directory whose machines all run, and the seconds to write it once."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]

@@ -9,9 +9,9 @@ Goals for 1,000 jobs:
 * observed in at most 0.8 s, and in at most 1.5 times the seconds of a plain list;
 * in a quiet cycle, one list and no other call.
 
-The plain loop makes one call after the other, each on a connection of its own, and knows the ids of its jobs. Exits 1
-if a goal is missed. Cluster and clients share the machine, so the ratios are medians over the rounds, and the seconds
-are those of the quickest round.
+The plain loop makes one call after the other, each on a connection of its own. It knows the ids of its jobs. Exits 1 if
+a goal is missed. Cluster and clients share the machine. Therefore the ratios are medians over the rounds, and the
+seconds come from the quickest round.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_status.py
 
-Half of the machines run, half wait for a pool without room, in fifty requests that are all short. Goal: half a second
-at ten thousand machines. Exits 1 when it is missed.
+Half of the machines run, and half wait for a pool without room. All fifty requests have unmet machines. Goal: half a
+second at ten thousand machines. Exits 1 if the goal is missed.
 """
 
 from __future__ import annotations

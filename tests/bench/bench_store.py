@@ -1,7 +1,8 @@
-"""The speed of the loop's databases with ten thousand machines: memory after one change, one answer of a hundred.
+"""The speed of the loop's databases with ten thousand machines: memory after one change, and one answer of a hundred.
 
-Each is compared with the least that a program in Python needs: to make the same text, write and sync it, and to read
-the same file and parse it. Exits 1 if a goal is missed. ``python tests/bench/bench_store.py``
+Each speed is compared with the least work of a Python program. For a write, the program makes, writes and syncs the
+same text. For a read, it reads and parses the same file. Exits 1 if a goal is missed. ``python
+tests/bench/bench_store.py``
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python tests/bench/bench_writers.py [--rounds N]
 
-The other script only imports tinydb and fsyncs a file of its own, which is the least cost of a durable request.
+The other script only imports tinydb and fsyncs its own file. This is the least cost of a durable request. Both scripts
+are measured in turn, in the same run.
 
-Goals: eight scripts at a time, repeatedly, reach 70 % of its rate; of fifty scripts at once 95 % answer within 1.5
-times its duration. Both scripts are measured in turn, in the same run. Exits 1 if a goal is missed.
+Goals: eight scripts at a time reach 70 % of the other script's rate. If fifty scripts start at once, 95 % of them
+answer within 1.5 times its duration. Exits 1 if a goal is missed.
 """
 
 from __future__ import annotations

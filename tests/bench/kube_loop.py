@@ -1,4 +1,4 @@
-"""The cost of the loop, and its seconds until a reaction, as a process of its own on a real cluster."""
+"""The cost of the loop on a real cluster, and the seconds until it reacts. The loop is a process of its own."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def _until_still(pid: int, say: Say) -> None:
 
 
 def _lists(cluster: Cluster) -> float:
-    """Return the number of lists of pods in one namespace, as pages or at the begin of a watch, by the server's count.
+    """Return the server's count of lists of pods in one namespace. A list is in pages, or at the start of a watch.
 
-    Only a provisioner lists them.
+    Only a provisioner makes such lists.
     """
     text = cluster.admin.text("/metrics")
     pages = _count(text, "apiserver_request_total", 'verb="LIST"')
@@ -127,7 +127,7 @@ def _lists(cluster: Cluster) -> float:
 
 
 def _count(text: str, metric: str, *labels: str) -> float:
-    """Return the sum of a metric over all series of pods of one namespace that have these labels."""
+    """Return the sum of a metric over all its series with these labels. Count only series for pods of one namespace."""
     series = re.findall(rf"^{metric}\{{([^}}]*)\}} (\S+)$", text, re.MULTILINE)
     asked = ('resource="pods"', 'scope="namespace"', *labels)
     return sum(float(count) for given, count in series if all(label in given for label in asked))

@@ -1,7 +1,8 @@
-"""The resources of a loop as a process: processor and memory with the clients, and calls as the clouds count them.
+"""The resources of a loop as a process: its processor time and memory with the clients, and its calls as the clouds
+count them.
 
-HostFactory, the loop and the embedded cloud are processes, and everything between them is HTTP or a script. The
-configuration has groups and namespaces, so that the clients of both kinds are loaded; one kind makes the machines.
+HostFactory, the loop and the embedded cloud are processes. They communicate only by HTTP or by scripts. The
+configuration has groups and namespaces, so that the clients of both kinds are loaded. Only one kind makes machines.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class Meter:
         return self.samples[-1]
 
     def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
-        """Return the most that a value grew within so many seconds, and what the samples put at their edge."""
+        """Return the largest growth of a value within ``seconds``. The time may be longer by the interval of one
+        sample."""
         return max(
             value(later) - value(earlier)
             for earlier in self.samples
@@ -110,7 +112,7 @@ def parts(machines: int) -> list[int]:
 
 
 def site(directory: Path, machines: int, lag: float) -> Site:
-    """Return a site with a template of groups and a template of a namespace for each part."""
+    """Return a site. Each part of the machines has a template of groups and a template of a namespace."""
     directory.mkdir()
     (directory / "spec.yaml").write_text(SPEC)
     pools: dict[str, Mapping[str, object]] = {}

@@ -1,7 +1,5 @@
-"""Compares the output of each script call with earlier answers to HostFactory and with the cloud's chronicle; it
-believes nothing that the loop says of itself. Each method holds the lock, and ``broken`` has a line for each broken
-law, with its name.
-"""
+"""Compares each script's output with earlier answers to HostFactory and with the cloud's chronicle. The checks do not
+use the loop's own reports. Each method holds the lock. ``broken`` has a line with the name of each broken law."""
 
 from __future__ import annotations
 
@@ -275,11 +273,12 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """Return True if HF has had the machine and had not asked to return it, also before it lost its database."""
+        """Return True if HF knew the machine before ``at`` and had not asked to return it by then. HF may have lost its
+        database since."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """Check machines that are reported to HF as gone against ``machines``, their later phases in the cloud."""
+        """Check machines that are reported to HF as gone. ``machines``: their later phases in the cloud."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
@@ -309,14 +308,15 @@ class Ledger:
             return problems
 
     def _may_stay(self, name: str) -> bool:
-        """Return True if only an operator may delete a machine, which is stuck or was perhaps forgotten by HF."""
+        """Return True if only an operator may delete a machine. For example, the machine is stuck, or HF has perhaps
+        forgotten it."""
         id_ = get_request_id(PREFIX, name)
         perhaps = self.perhaps_reported | self.unreported if self.memory_made_again else self.perhaps_reported
         reported = name in self.known_since or (id_ in perhaps and self.life > 0)
         return reported or self._cannot_go(name) or self._is_unknowable(name)
 
     def _is_unknowable(self, name: str) -> bool:
-        """Return True for a pod whose labels a policy removed, if its record was in the memory that was lost."""
+        """Return True if a policy removed a pod's labels and the pod's record was in lost memory."""
         return self.memory_made_again and "altered" in self.struck.get(name, ())
 
     def _cannot_go(self, name: str) -> bool:

@@ -194,7 +194,7 @@ class Arena(Playground):
     # --- the operator -------------------------------------------------------------------------------------------------
 
     def act_as_operator(self, note: Callable[[str], None]) -> None:
-        """Act as an operator if `provisioner status` shows a brake or a file that cannot be read."""
+        """Act as an operator if `provisioner status` shows a brake or an unreadable file."""
         if not self.needs_an_operator():
             return
         shown = self.recover()

@@ -1,6 +1,6 @@
 """``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle. The
-chronicle holds, one JSON object a line, each machine that was made, each delete, and each strike of a fault.
-"""
+chronicle is a file with one JSON object a line. It has each machine that was made, each delete, and each strike of a
+fault."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ class Accident:
 
 
 class HostFactory:
-    """Two threads: one polls what is under way and lists the hosts, the other asks for machines and returns some."""
+    """Two threads. One thread polls open requests and lists the hosts. The other thread requests machines and returns
+    some."""
 
     def __init__(self, arena: Arena, ledger: Ledger) -> None:
         self._arena, self._ledger = arena, ledger

@@ -263,7 +263,8 @@ def rate_of(mode: str, chance: random.Random) -> float:
 
 
 def target_of(mode: str, chance: random.Random) -> str:
-    """Return every place; one time in four, as Compute leaves a group alone for a minute after it throttled a call."""
+    """Return the places that the fault hits. In three of four cases a throttling hits only pods, because Compute leaves
+    a group alone for a minute after it."""
     return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 

@@ -1,4 +1,4 @@
-"""A run in which a world is made, disturbed and healed, comes to rest, and then all machines are returned."""
+"""A run of the chaos test. A world is made, disturbed and healed. When it is at rest, all machines are returned."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Run:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def disturb(self, seconds: float) -> None:
-        """Carry out the disturbances of the seed for so many seconds, or until a law is broken."""
+        """Carry out the disturbances of the seed for ``seconds``. Stop when a law is broken."""
         play(programme(self.seed, seconds, self.acts), self.stage, self.seed, self.note, lambda: not self.broken())
 
     def heal(self) -> None:
@@ -82,7 +82,8 @@ class Run:
         self.arena.wake()
 
     def come_to_rest(self) -> None:
-        """Wait until the cloud has only HF's machines, every request has ended, and no brake is latched."""
+        """Wait until the cloud has only HF's machines. Wait also until every request has ended and no brake is
+        latched."""
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
     def return_all(self) -> None:

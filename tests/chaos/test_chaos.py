@@ -1,6 +1,7 @@
-"""Scripts, loops and the embedded cloud as processes, disturbed at random: the laws hold, and all comes to rest.
+"""Scripts, loops and the embedded cloud as processes, disturbed at random. The laws hold, and the world comes to rest.
 
-``CHAOS_SEED`` plays the disturbances of a seed again, ``CHAOS_SECONDS`` (default 100) is how long it all takes.
+``CHAOS_SEED`` plays the disturbances of a seed again. ``CHAOS_SECONDS`` (default 100) is the duration of the whole
+test.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def one_round(seed: int, seconds: float) -> str:
 
 
 def failure_message(run: Run, broken: list[str]) -> str:
-    """Return the laws that were broken, what had been done until then, and how to see it again."""
+    """Return the broken laws, the earlier disturbances, and the command that repeats the run."""
     return "\n".join(
         [
             *broken,

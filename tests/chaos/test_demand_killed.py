@@ -1,7 +1,8 @@
-"""``provisioner demand``, the loop and the scripts as processes, killed by SIGKILL at random while the wish changes: no
-request is doubled, and in the end as many machines run as are wanted.
+"""``provisioner demand``, the loop and the scripts as processes. SIGKILL ends them at random while the wish changes.
+Each request is made only once, and in the end as many machines run as are wanted.
 
-``DEMAND_SEEDS=20 pytest -m chaos tests/chaos/test_demand_killed.py`` plays more seeds; ``DEMAND_SEED`` is the first.
+``DEMAND_SEEDS=20 pytest -m chaos tests/chaos/test_demand_killed.py`` plays more seeds. ``DEMAND_SEED`` is the first
+seed.
 """
 
 from __future__ import annotations

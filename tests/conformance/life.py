@@ -83,7 +83,7 @@ UNLISTED = "hf_provisioner_machines_unlisted"
 
 
 def goes_on_listing(hf: Grid, ahead: Ahead, seconds: float, *hosts: str) -> None:
-    """Let so much loop time pass, while HF lists these hosts often enough not to count as absent."""
+    """Let ``seconds`` of loop time pass. HF lists these hosts often enough that it does not count as absent."""
     end = ahead.seconds + seconds
     while ahead.seconds < end:
         ahead.seconds += 120  # and what the calls take on a busy machine: HF counts as away after 300
@@ -92,7 +92,7 @@ def goes_on_listing(hf: Grid, ahead: Ahead, seconds: float, *hosts: str) -> None
 
 
 def a_day_passes(hf: Grid, machines: list[str]) -> None:
-    """Write memory as a loop leaves it a day after the last list that named these machines."""
+    """Change memory as if HF had last listed these machines a day ago."""
     hf.stop_loop()
     memory = hf.state.memory.read()
     hf.state.memory.write(alter(memory, unlisted=dict.fromkeys(machines, memory.written.time - 86_400)))

@@ -1,7 +1,7 @@
 """The stage of the cases: an embedded cloud, and on it a provider instance for each case.
 
-HostFactory's calls run in the test's process, or are processes if a case is about processes; the loop is the real one,
-in a thread of the test.
+HostFactory's calls run in the test's process. If a case is about processes, the calls are processes. The loop is the
+real loop, in a thread of the test.
 """
 
 from __future__ import annotations
@@ -313,7 +313,7 @@ class Ahead:
 
 @contextmanager
 def loop_time() -> Iterator[Ahead]:
-    """Allow a test to advance loop time, which deadlines and delays of the loop follow, but threads do not."""
+    """Allow a test to advance loop time. The loop's deadlines and delays follow loop time, but threads do not."""
     ahead, now = Ahead(), LoopClock.now
     with patch.object(LoopClock, "now", lambda clock: now(clock) + ahead.seconds):
         yield ahead

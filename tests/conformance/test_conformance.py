@@ -1,7 +1,7 @@
 """The hundred cases of the HostFactory interface's conformance checklist, each by its number.
 
-The commands run on the embedded cloud, in this process; where a process is the point, and in the complete run, the
-scripts run as HostFactory runs them. Every answer passes its schema.
+The commands run on the embedded cloud, in this process. Cases about processes run the scripts as HostFactory does. In
+the complete run, all cases do. Every answer passes its schema.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _named(number: int, condition: str) -> str:
 
 @pytest.fixture
 def cloud() -> Iterator[Simulator]:
-    """Yield a cloud for one run of a case, as a case runs in several ways, and again after a failure."""
+    """Yield a cloud for one run of a case. A case runs in several ways, and runs again after a failure."""
     with stage() as simulator:
         yield simulator
 

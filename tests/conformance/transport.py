@@ -198,8 +198,11 @@ def no_room(hf: Grid) -> None:
 
 
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
-    """Run a script with a limit of file sizes, which stands for a full disk. The limit would truncate bytecode, and the
-    scripts' Python ignores the variable that forbids to write it."""
+    """Run a script with a limit of file sizes, which stands for a full disk.
+
+    The script writes no bytecode, because the limit would truncate it. The scripts' Python ignores the variable for
+    this, so use the flag ``-B``.
+    """
     python = hf.input.with_name("python")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -B "$@"\n')
     python.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Pools of the samples of LSF and Lancium, with commands that behave as their documentation and users say."""
+"""Pools of the samples of LSF and Lancium. Their commands behave as the documentation and the users say."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class CommandPlace(Place):
         return backend if self.settings.has_marks else None
 
     def needs_marks(self, name: str = "") -> None:
-        """Skip a test of jobs that only a mark distinguishes from ours, if the list shows no marks."""
+        """Skip a test if it needs marks and the list shows no marks. A test needs them if only a mark distinguishes
+        other jobs from ours."""
         if not self.settings.has_marks and (not name or name_pattern(PREFIX).fullmatch(name)):
             pytest.skip("the place shows no marks")
 
@@ -203,6 +204,7 @@ class LanciumPlace(FakePlace):
         super().until_gone(name)
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
-        """Delete a machine, and the record of an adopted one, as the plan does until none is seen."""
+        """Delete a machine. If it is adopted, delete it a second time, which deletes its record. The plan repeats
+        deletes, too."""
         outcome = super().delete(name, uid, force=force, adopted=adopted)
         return super().delete(name, uid, force=force, adopted=adopted) if adopted else outcome

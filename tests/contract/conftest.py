@@ -65,7 +65,7 @@ INDIFFERENT = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test in every place, and on flipped groups if a flip can make a difference to it."""
+    """Run each test in every place. Run it also on flipped groups, unless a flip makes no difference to the test."""
     if "place" in metafunc.fixturenames:
         flipped = [] if metafunc.function.__name__ in INDIFFERENT else FLIPPED
         metafunc.parametrize("place", [*UNFLIPPED, *flipped], indirect=True)

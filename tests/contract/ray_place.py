@@ -40,7 +40,7 @@ class RayProxy(FaultProxy):
 
 
 class RayPlace(Place):
-    """A pool of one cluster, which other tests have used, so that their jobs are deleted first."""
+    """A pool of a cluster that other tests have used. The constructor deletes their jobs."""
 
     pool = "ray"
     patience = 150.0

@@ -292,7 +292,7 @@ class SpoolerPlace(RealPlace):
 
 
 def pilot(directory: Path) -> str:
-    """Write the script of the jobs into a directory of the scheduler, which its user may read and write."""
+    """Write the script of the jobs into a directory that the scheduler's user may read and write."""
     file = directory / "pilot.sh"
     file.write_text(SCRIPT.format(directory))
     file.chmod(0o755)
@@ -300,7 +300,8 @@ def pilot(directory: Path) -> str:
 
 
 def as_user(user: str) -> list[str]:
-    """Return the beginning of a command line that runs the rest as another user, if root runs the tests."""
+    """Return the beginning of a command line that runs the rest as another user. Return an empty list if the tests do
+    not run as root."""
     if os.geteuid() != 0:
         return []
     return [shutil.which("setpriv") or "setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]

@@ -1,4 +1,4 @@
-"""A partition of a real Slurm cluster, with slurmdbd and its limits, behind a proxy that fails as networks do."""
+"""A partition of a real Slurm cluster with slurmdbd and its limits. A proxy before it fails as networks do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ACCOUNT = "bank"
 
 
 def environment(directory: Path, job: str) -> Mapping[str, str]:
-    """Return the environment that the script of a job has written into a directory of its scheduler."""
+    """Return the environment of a job. The job's script writes it into a directory of the scheduler."""
     file = directory / f"env-{job}"
     until(file.exists, 60.0, what=f"{job} has begun")
     return dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
@@ -55,7 +55,7 @@ class OnCluster(Place):
         return [*self.jobs().values()]
 
     def jobs(self) -> dict[str, str]:
-        """Return the names of the jobs that have not ended, by id, as Slurm's own command lists them."""
+        """Return a dict of id → name of the jobs that have not ended. Ask Slurm's own command."""
         lines = self.cluster.run("squeue", "-h", "-t", "PD,R,CF,S,CG", "-o", "%A %j").splitlines()
         return dict(line.split(None, 1) for line in lines)  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Reasons why pods wait and causes of their ends, the same on the simulator and on a real API server."""
+"""The reasons why pods wait, and the causes of their ends. The simulator and a real API server show the same."""
 
 from __future__ import annotations
 

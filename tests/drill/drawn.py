@@ -23,7 +23,7 @@ PROCESSES = (incidents.ended, incidents.gone, incidents.hangs, incidents.stopped
 
 
 def capacity(chance: random.Random) -> Incident:
-    """Return a place without room or with a used-up quota, after some machines were made or before the first."""
+    """Return a place without room or with a used-up quota. The place may still make some machines before."""
     ask, pool, place = chance.choice(SIDES)
     full = [("stockout", {}), ("quota", {})]
     if pool == GKE:
@@ -192,7 +192,7 @@ def return_all(site: Site, place: str) -> None:
 
 
 def process(chance: random.Random) -> Incident:
-    """Return a loop that does not run, a lock that is held, or a HostFactory that is silent, after a request."""
+    """Return an incident after a request: a stopped loop, a held lock, or a silent HostFactory."""
     machines, hours = chance.randint(1, 9), chance.randint(1, 30)
     one = chance.choice([one for one in INCIDENTS if one.inject in PROCESSES])
 
@@ -207,7 +207,8 @@ def process(chance: random.Random) -> Incident:
 
 
 def listed(chance: random.Random) -> Incident:
-    """Return an incident of the table, with another number of machines before, which no cap or budget forbids."""
+    """Return an incident of the table, with another number of machines at its start. Choose an incident without a cap
+    or budget that would forbid this number."""
     own = [(one, {*one.settings, *chain.from_iterable(one.pools.values())}) for one in INCIDENTS]
     one = chance.choice([one for one, names in own if not names & {"budget", "max_machines_total"}])
     return replace(one, begin=chance.randint(8, 12))

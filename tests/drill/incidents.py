@@ -96,7 +96,8 @@ def stopped_script(site: Site) -> None:
 
 
 def stopped_waiter(site: Site) -> None:
-    """Let a process keep the queue for the lock of intent.json, as a script does that was stopped while it waited."""
+    """Let a process block the queue for the lock of intent.json. A script that is stopped while it waits does the
+    same."""
     path = f"{site.state.intent.lock_path}.turn"
     site.process(KEEPER.format(lock=f"LockFile({path!r})", then="lock.sign(identity());"))
     age([Path(path)], 30.0)
@@ -123,7 +124,7 @@ WEBHOOK = 'admission webhook "policy.bank.example" denied the request: no spot p
 
 
 def identity_conflict(site: Site) -> None:
-    """Let a second provisioner of the same id make many machines when the loop has run for a minute."""
+    """Let the loop run for a minute. Then a second provisioner of the same id makes many machines."""
     site.during(loop_time()).go_on(60.0)
     directory = site.work.with_name("second")
     other = site.during(Site(directory, settings={}, pools={}))
@@ -157,7 +158,7 @@ def deleted_by_others(site: Site) -> None:
 
 
 def stopped_by_others(site: Site) -> None:
-    """Stop most of the group's instances, as a schedule or a colleague does, and leave them there."""
+    """Stop most of the group's instances, and do not start them again. A schedule or a colleague may do the same."""
     site.complete(8, "Vm")
     site.simulator.call(lambda cloud: [cloud.groups.vms.stop(vm) for vm in [*cloud.groups.vms][:5]])
 

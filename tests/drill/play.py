@@ -1,7 +1,8 @@
-"""The play of an incident: its condition is made, then the first screen and the alerts are judged as an operator would.
+"""The play of an incident. The play makes the incident's condition. Then it judges the first screen and the alerts as
+an operator would.
 
 An operator knows only that HostFactory's users get too few machines. The first screen has to name the cause and the
-right step, must not offer a step that makes things worse, and its exit code is 1 if an operator has to act.
+right step. It must not offer a step that makes things worse. Its exit code is 1 if an operator has to act.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Seen:
 
 
 def play(incident: Incident, directory: Path) -> Seen:
-    """Play one incident; return the first screen that named it, or the last screen, with the metrics of that time."""
+    """Play one incident. Return the first screen that named it, with the metrics of that time. If no screen named it,
+    return the last screen."""
     with Site(directory, settings=incident.settings, pools=incident.pools) as site:
         site.start_loop()
         if incident.begin:
@@ -113,7 +115,7 @@ def play(incident: Incident, directory: Path) -> Seen:
 
 
 def firing(seen: Sequence[Seen]) -> list[tuple[set[str], set[str]]]:
-    """Return for each incident the alerts that fire before its condition and two minutes after its beginning."""
+    """Return two sets of firing alerts for each incident: before its condition, and two minutes after it began."""
     names = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     moments = (BEFORE - EVERY, BEFORE + RINGS)
     tests = [
@@ -177,7 +179,8 @@ def _series(seen: Seen) -> list[dict[str, str]]:
 
 
 def _steady(name: str, value: float | None, scraped: float, *, at: int, steps: int, grows: bool) -> str:
-    """Return promtool's notation of a value from second ``at`` on, which goes on if it is a time or counts cycles."""
+    """Return promtool's notation of a value from second ``at`` on. The value stays, but a time or a count of cycles may
+    grow."""
     if value != value:
         value = None  # a gauge without a value fires as little as a missing one
     if value is None:

@@ -1,4 +1,4 @@
-"""The drill: the first screen and the alerts lead an operator to the cause of each incident and to the right step."""
+"""The drill. For each incident, the first screen and the alerts lead an operator to the cause and to the right step."""
 
 from __future__ import annotations
 

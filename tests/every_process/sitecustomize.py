@@ -1,4 +1,5 @@
-"""Python imports this at the start of every process that a test starts, but for isolated ones, which scripts are."""
+"""Python imports this module when a test starts a process. An isolated process, such as a script, does not import
+it."""
 
 from tests.support.checks.attendance import attend
 

@@ -1,7 +1,8 @@
-"""Run the gate: ``python -m tests.gate all`` every stage (make test-all), ``ci`` what a change needs (.ci/run).
+"""Run the gate. ``python -m tests.gate all`` runs every stage (make test-all), and ``ci`` the stages that a change
+needs (.ci/run).
 
-Each stage is a make target. Its output is shown while it runs, or at its end if another stage runs beside it, and lies
-in ``build/gate``. After ``all``, ``.ci/complete-run.json`` records the run of a tree without uncommitted changes.
+Each stage is a make target. Its output is shown while it runs. If another stage runs beside it, its output is shown at
+its end. ``build/gate`` has a copy. After ``all``, ``.ci/complete-run.json`` records a run without uncommitted changes.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Gate:
         return all(name in self.results and self.results[name].is_green for name in self.selection.run)
 
     def print_summary(self) -> None:
-        """Print which stages ran and why, which did not and why, and the tests that passed only when run again."""
+        """Print a table of the stages with results and reasons. Print also the tests that passed only when run
+        again."""
         console = Console(width=140, highlight=False)
         table = Table("stage", "result", "passed", "failed", "skipped", "seconds", "why", title="The gate")
         for stage in STAGES:
@@ -140,7 +142,8 @@ class Gate:
 
 
 def recorded() -> tuple[Sequence[str] | None, set[str], str]:
-    """Return the files changed since the recorded run, the stages it passed, and why there is no usable record."""
+    """Return the files changed since the recorded run, and the stages that passed in it. The third value is the reason
+    why the record is unusable, or empty."""
     try:
         record = json.loads(RECORD.read_text())
         commit, stages = record["commit"], record["stages"]

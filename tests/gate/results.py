@@ -86,5 +86,5 @@ def read(result: Result, report: Path, again: Path, *, require_all: bool) -> Res
 
 
 def requires_all() -> bool:
-    """Return whether a skip for want of a program that a machine can have fails the run."""
+    """Return True if a skip for a missing program fails the run. Only programs that a machine can have count."""
     return os.environ.get("REQUIRE_ALL") == "1"

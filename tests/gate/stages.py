@@ -93,7 +93,8 @@ LOADED_BY_NAME = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The stages that a change needs and the reason for each, and the reason for which each other may be left out."""
+    """The selected stages. ``run``: stage → reason why a change needs it. ``left``: stage → reason why it may be left
+    out."""
 
     run: Mapping[str, str]
     left: Mapping[str, str]
@@ -126,10 +127,10 @@ class Tree:
         return {module for module in self._graph.modules if not module.startswith("tests")}
 
     def modules_of(self, file: str) -> Set[str]:
-        """Return the modules that a file belongs to: its own, or those of the nearest folder that has any.
+        """Return the modules to which a file belongs; empty for a file outside of the packages.
 
-        A template, a golden file and a module that was deleted belong to the modules beside them. Empty for a file
-        outside of the packages.
+        A module's file belongs to this module. Another file, such as a template or a golden file, belongs to the
+        modules of the nearest folder with modules. So does a deleted module.
         """
         if file in self._files:
             return {self._files[file]}
@@ -142,7 +143,7 @@ class Tree:
     def inputs(self, stage: Stage) -> Set[str]:
         """Return the modules on which the marked tests of a stage depend.
 
-        Imports do not show what a process loads, so tests that start one depend on the whole product.
+        Imports do not show which modules a process loads. So tests that start a process depend on the whole product.
         """
         if not stage.marker:
             return set()
@@ -176,9 +177,11 @@ class Tree:
 
 
 def select(changed: Iterable[str] | None, passed: Set[str], tree: Tree, unknown_message: str = "") -> Selection:
-    """Return what to run after ``changed``, paths since the recorded commit, as ``passed`` names its passed stages.
+    """Return the stages to run after a change. ``changed``: the paths changed since the recorded commit. ``passed``:
+    the stages that passed in the recorded run.
 
-    ``changed`` is None if there is no record to start from; ``unknown_message`` then says why, and each stage runs.
+    If there is no record, ``changed`` is None and every stage runs. ``unknown_message`` is the reason why there is no
+    record.
     """
     if changed is None:
         return Selection({stage.name: unknown_message for stage in STAGES}, {})

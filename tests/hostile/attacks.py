@@ -1,6 +1,6 @@
-"""Attackers of an HTTP server on the loopback: ``attacks.py NAME CONNECTIONS PORT [tls]``, until they are ended.
+"""Attackers of an HTTP server on the loopback. ``attacks.py NAME CONNECTIONS PORT [tls]`` attacks until it is ended.
 
-An attacker whose connection is closed connects again. A line on standard output says that all of them have begun.
+An attacker whose connection is closed connects again. The script prints a line when all attackers have begun.
 """
 
 from __future__ import annotations

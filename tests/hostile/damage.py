@@ -66,7 +66,7 @@ def probe(port: int, tls: bool, path: str = "/readyz") -> int:
 
 @contextmanager
 def attacked(name: str, connections: int, pid: int, port: int, *, tls: bool = False) -> Iterator[Damage]:
-    """Yield the damage so far to a process, of an attack that goes on meanwhile, in a process of its own."""
+    """Attack a server from another process, and yield the damage so far to the server's process."""
     damage, ended = Damage(), threading.Event()
     start_mebibytes, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
 

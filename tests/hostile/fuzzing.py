@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 2**40)
 
 
 def mutated(document: Any, chance: random.Random) -> Any:
-    """Return the document with up to three parts that are replaced by something else, doubled, or left out."""
+    """Return the document with up to three changes. A change replaces a part, doubles it, or leaves it out."""
     document = copy.deepcopy(document)
     for _ in range(chance.randint(0, 3)):
         holder: Any = {"": document}

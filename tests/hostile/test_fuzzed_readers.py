@@ -48,7 +48,8 @@ TIME = "2026-11-26T10:00:00Z"
 
 
 def sound(value: Any) -> bool:
-    """Return True if all parts of a value have its type, are finite, and are short enough to be read by an operator."""
+    """Return True if all parts of a value have the right type. Numbers must be finite, and texts short enough for an
+    operator."""
     if is_dataclass(value):
         return all(
             sound(getattr(value, field.name)) and fits(getattr(value, field.name), str(field.type))

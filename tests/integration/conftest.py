@@ -1,4 +1,5 @@
-"""An embedded Kubernetes cluster that the tests of a module share (a module may have another ``shared``); a machine."""
+"""Fixtures: a machine, and an embedded Kubernetes cluster that all tests of a module share. A module may define another
+``shared``."""
 
 from __future__ import annotations
 

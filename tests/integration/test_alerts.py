@@ -1,6 +1,6 @@
-"""The alerts with several provisioners and standbys in one Prometheus, and the page of docs that each leads to.
+"""The alerts with several provisioners and standbys in one Prometheus. Each alert leads to a page of docs.
 
-What each alert fires on stands in deploy/prometheus/rules_test.yml; here is whose it is.
+deploy/prometheus/rules_test.yml tests when each alert fires. This module tests which provisioner an alert names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A network whose only way out is a proxy with a certificate authority of the bank's own.
 
-Every client goes through the proxy, trusts the authority by one setting, and reports what is wrong with either; the
-metadata server is never asked through the proxy. The names resolve only at the proxy, so whatever is reached has passed
-the proxy.
+Every client goes through the proxy and trusts the authority by one setting. It reports faults of both. The metadata
+server is never asked through the proxy. Only the proxy can resolve the names, so each call that arrives has passed the
+proxy.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def wrong(bank: Bank, **environment: str) -> list[str]:
 
 @pytest.mark.slow
 def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(bank: Bank, tmp_path: Path) -> None:
-    """Both as processes of their own, with no more than the pod's environment, as `kubectl exec` begins one."""
+    """Run the loop and the page's command as processes of their own. Give them only the pod's environment, as `kubectl
+    exec` does."""
     one = container(built(GKE, "secret-csi"))
     (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]
     del bank.environment["HTTPS_PROXY"]
@@ -409,7 +410,7 @@ def test_a_clusters_own_authority_counts_instead(bank: Bank) -> None:
 
 @pytest.mark.slow
 def test_a_proxy_that_wants_another_login_is_reported_at_once_and_without_its_password(bank: Bank) -> None:
-    """A proxy locks accounts after many tries, so there is no retry until the time of an observation is over."""
+    """Expect no retry within the time of an observation, because a proxy locks accounts after many tries."""
     bank.proxy.login = "other:login"
     bundle = bank.directory / "bundle.tar.gz"
     checked = bank.run("check", "--live", "-o", "json")

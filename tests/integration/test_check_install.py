@@ -150,9 +150,10 @@ USER = 54321
 
 
 def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
-    """Return the findings for a user of group ``USER`` alone.
+    """Return the findings for a user who is only in group ``USER``.
 
-    They come from a forked child that has all modules, because that user may not be able to read this Python's.
+    A forked child finds them, because the user may be unable to read this Python's modules. The child already has all
+    modules.
     """
     with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
         return child.submit(checked_lines, hf.environment).result(60 * PATIENCE)
@@ -282,7 +283,7 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
 @only_root
 @pytest.mark.parametrize(("mode", "group"), [(0o750, str(USER)), (0o2750, "root")])
 def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFactory, mode: int, group: str) -> None:
-    """A replaced file keeps its group, but its owner could not keep a group without being a member."""
+    """Expect the group of new files. An owner cannot give a file to a group without being a member."""
     hf, intent = users_hf, users_hf.work / "intent.json"
     os.chown(hf.work, USER, 0)
     hf.work.chmod(mode)

@@ -1,4 +1,5 @@
-"""The modules and blueprints for Google's Cluster Toolkit, judged by Terraform, the toolkit's rules and its program."""
+"""The modules and blueprints for Google's Cluster Toolkit. Terraform, the toolkit's rules and its program judge
+them."""
 
 from __future__ import annotations
 
@@ -151,7 +152,7 @@ def test_terraform_accepts_a_module_and_its_tests_pass(module: Path, tmp_path: P
 
 
 def test_a_group_does_nothing_by_itself() -> None:
-    """No deploy resizes a running grid, and a group is that of the other Terraform module but for its names."""
+    """Expect that no deploy resizes a running grid. The group's policies equal those of the other Terraform module."""
     groups = (
         Module(MODULES[0]).of("google_compute_instance_group_manager"),
         Module(ROOT / "deploy" / "terraform").of("google_compute_instance_group_manager"),
@@ -290,7 +291,8 @@ def test_gcluster_makes_a_deployment_of_the_whole_grid_s_blueprint_and_terraform
 
 
 def fit_for_stand_in(text: str) -> str:
-    """Return a file of the toolkit's without google-beta, which the blueprint does not use, and for this Terraform."""
+    """Return a file of the toolkit that this Terraform accepts. Remove google-beta, because the blueprint does not use
+    it."""
     text = re.sub(r'(?ms)^( *)(?:provider "google-beta"|google-beta =) \{.*?^\1\}\n', "", text)
     return re.sub(r"required_version = .*", "", text)
 

@@ -1,4 +1,5 @@
-"""The six compute classes: each has a template whose pods select it, and the pods have the content of their files."""
+"""The six compute classes. Each class has a template whose pods select the class. The pods have the content of their
+files."""
 
 from __future__ import annotations
 

@@ -107,9 +107,8 @@ def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
 def test_authorities_come_along(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, of: str
 ) -> None:
-    """A certificate is no secret, and without it the pod reaches no API server by an endpoint, nor through a proxy that
-    opens TLS. One that lies elsewhere comes to lie beside the rest.
-    """
+    """Expect the certificates in the ConfigMap, because they are no secret. The pod needs them for an API server's
+    endpoint, and for a proxy that opens TLS. A certificate from another directory is put beside the other files."""
     (tmp_path / "trust").mkdir()
     (conf / "trust").mkdir()
     bundle = conf / place

@@ -1,4 +1,4 @@
-"""The dashboards are those that their code makes, and each of their queries has an answer in a real Prometheus."""
+"""The dashboards. Their code makes exactly these files, and a real Prometheus answers each of their queries."""
 
 from __future__ import annotations
 

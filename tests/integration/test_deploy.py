@@ -1,4 +1,4 @@
-"""The deployment kit: each file is read by the tool that will read it, and asks for no more than it may."""
+"""The deployment kit. The tool that will read a file reads it here, too. Each file asks only for permitted rights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The state directory on a disk that is really full, or read-only: every command says so, nothing is lost, and when it
-can be written again all goes on by itself."""
+"""The state directory on a disk that is really full, or read-only. Every command reports this, and no data is lost.
+When the disk is writable again, the loop continues by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make dist``: one file with all that a host without a package index needs, the same bytes each time."""
+"""``make dist`` makes one file with all that a host without a package index needs. Each run makes the same bytes."""
 
 from __future__ import annotations
 

@@ -134,7 +134,10 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """Request our machines, return theirs (names, with the ids that HF has of them), and return the names of ours."""
+    """Request our machines and return theirs. Return the names of our machines.
+
+    ``theirs``: a dict of machine name → id that HF has of the machine.
+    """
     ours = names(hf.ended(hf.positional("requestMachines", _requesting(template))["requestId"]))
     assert hf.cloud() == sorted([*theirs, *ours])
     assert hf.reclaimed(*theirs, *ours) == {}, "theirs are not ours to lose"

@@ -51,7 +51,7 @@ class ManagementHost(ScratchHost):
         self.run(f"useradd --create-home egoadmin; {self._bundle}/install.sh --python {PYTHON}")
 
     def typed(self, line: str) -> str:
-        """Run a line of the page as HostFactory's user in its home, with its profile, and return the output."""
+        """Run a line of the page as HostFactory's user, in this user's home and with its profile. Return the output."""
         profile = f"export HF_TOP={self.top}\n"
         return self.run(profile + line, "runuser", "-u", "egoadmin", "--", directory="/home/egoadmin")
 
@@ -121,7 +121,8 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ManagementHost, ...]]:
-    """Yield two hosts with the instance's files in a shared directory, and the definition that the page makes."""
+    """Yield two hosts that share a directory with the instance's files. Both have the service definition that the page
+    makes."""
     with TemporaryDirectory() as directory, ExitStack() as opened:
         shared_place = Path(directory)
         shared_place.chmod(0o755)

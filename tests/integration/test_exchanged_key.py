@@ -1,6 +1,6 @@
-"""A Google key that is mounted from a secret and exchanged under the running loop: both kinds of pools take it.
+"""A Google key that is mounted from a secret and exchanged while the loop runs. Both kinds of pools use the new key.
 
-The names lead nowhere but through the proxy, where TLS is.
+The hosts' names resolve only at the proxy, which has TLS.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The tests check the machines at the end, the answers to HF, and the number of changing calls.
 
-The world's time is virtual; the state files, the cycles, the backend and the API are the real ones. F1 to F24 are the
-numbers in the list of faults that a MIG provisioner has to survive; ``tests/simulation/test_event_modes.py`` has a
-longer test of F20, faults of events.
+The world's time is virtual. The state files, the cycles, the backend and the API are real. F1 to F24 are the numbers in
+the list of faults that a MIG provisioner has to survive. ``tests/simulation/test_event_modes.py`` has a longer test of
+F20 (faults of events).
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ def test_f9_a_name_of_a_vm_outside_is_given_up_and_the_vm_left_alone(site: Virtu
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate: Duplicate) -> None:
-    """The first call was applied, its response lost with the process, and its request id is forgotten."""
+    """Let Google apply the first call, and lose its response with the process. Google has forgotten the call's request
+    id."""
     switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
     with VirtualSite(tmp_path, switches=switches) as site:
         id_ = site.request(3)
@@ -522,7 +523,8 @@ def test_f16_a_mig_that_is_missing_at_a_start_loses_no_machine_until_it_exists(
 
 
 def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -> None:
-    """The new MIG exists and is seen completely, but its list contains nothing about the machines in the old MIG."""
+    """Let the pool name another MIG that exists. The new MIG's list is complete, but lacks the machines of the old
+    MIG."""
     with VirtualSite(tmp_path, SPEC, replace(SPEC, name="hf-b"), limits=limits_of(["hf-a"])) as site:
         names = names_of(site.asked(3))
         more = site.request(1)
@@ -646,7 +648,8 @@ def test_every_fault_of_the_list_is_here() -> None:
 
 
 def test_the_main_job_with_undocumented_behaviours_flipped(tmp_path: Path, switches: Switches) -> None:
-    """A crash with late lists, a stock-out, a delete of what is being made, and every way to lose a machine."""
+    """Play a crash with late lists, a stock-out, and a return of machines that are still being made. Lose machines in
+    every way."""
     with VirtualSite(tmp_path, replace(SPEC, termination_action="DELETE")) as site:
         id_ = site.request(6)
         with dying(site.backends["hf-a"], "create", applied=True), pytest.raises(Crash):

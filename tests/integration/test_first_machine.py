@@ -1,7 +1,8 @@
-"""docs/first-machine.md walked: its blocks in their order, as they stand, by those whom each block names.
+"""A walk through docs/first-machine.md. Its blocks run unchanged and in order, as the users that the blocks name.
 
-The host is this one below file systems of its own, so install.sh makes users, directories and programs for real. What
-no test can reach has a program of its name in its place: REPLACED says which, and why.
+The host is this machine with file systems of its own mounted over it. Therefore install.sh makes users, directories and
+programs for real. A stand-in replaces each program that a test cannot use. REPLACED names these programs and the
+reasons.
 """
 
 from __future__ import annotations
@@ -223,9 +224,9 @@ class Walk(ScratchHost):
         return self.run(typed, *(user if who == HF_USER else []), "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
-        """Make the instance's files of the page's grid.tfvars, as Terraform does, and a cloud of their pools.
+        """Make the instance's files from the page's grid.tfvars, as Terraform does. Make a cloud with their pools.
 
-        The cluster has an address and an authority of its own, and a metadata server says who HostFactory's host is.
+        The cluster has its own address and authority. A metadata server identifies HostFactory's host.
         """
         authority = Authority(self._directory, "Cluster")
         metadata = self._metadata = self._open.enter_context(MetadataServer({}))
@@ -263,7 +264,8 @@ class Walk(ScratchHost):
         self._metadata.values |= account(given["--service-account"], "of-the-vm")
 
     def outside(self, lines: str) -> None:
-        """Run the lines that name the federation, and revert them, because this host is not outside of Google."""
+        """Run the lines for a host outside of Google, which name the federation. Then revert them, because this host is
+        at Google."""
         file = self.path("/etc/default/provisioner")
         before = file.read_text()
         self.type(ROOT_USER, lines)
@@ -309,7 +311,7 @@ class Walk(ScratchHost):
 
 
 def parts_of(block: str) -> tuple[str, str, str]:
-    """Return the user who types a block, the only kind of site that needs it, and its lines."""
+    """Return three parts of a block: its user, the only kind of site that needs it, and its lines."""
     first, _, lines = block.partition("\n")
     who, _, alone = first.removeprefix("# ").partition(", ")
     return who, alone, lines
@@ -380,7 +382,7 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """Run lines as often as the page says, wait for the end of requests and returns, and return the output."""
+    """Run lines as often as the page says, and return the output. Wait for the end of requests and returns."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
@@ -473,7 +475,7 @@ def instance_registered(walk: Walk, printed: str) -> None:
 
 
 def images_made(walk: Walk, _printed: str) -> None:
-    """Check that pod specs and groups name the pushed images, and that a pod of each spec becomes ready."""
+    """Check that pod specs and groups name the pushed images. Check that a pod of each spec joins."""
     specs = [yaml.safe_load(file.read_text())["spec"] for file in walk.path("/home/clone/google/pod-specs").iterdir()]
     images = {container["image"] for spec in specs for container in spec["containers"]}
     assert images == {*walk.path("/home/cloud/pushed").read_text().split()}

@@ -1,4 +1,4 @@
-"""The findings of `provisioner check --live`, which tries a pod and asks for rights without making anything."""
+"""The findings of `provisioner check --live`. The command tries a pod and asks for rights, but makes no objects."""
 
 from __future__ import annotations
 

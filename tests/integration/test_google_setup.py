@@ -184,7 +184,7 @@ def test_destroy_takes_all_away_in_the_reverse_order_and_may_be_repeated(filled:
 
 
 def test_destroy_leaves_the_resources_that_the_page_lists(filled: Google, made: list[Argv], module: Module) -> None:
-    """Roles in the project are granted by the line, and revoked by it, but for that of Google's agent."""
+    """Expect that ``--destroy`` revokes all granted roles in the project, except the role of Google's agent."""
     section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
     left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
 
@@ -375,7 +375,7 @@ def site(google: Google, tmp_path: Path) -> Site:
 def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
     google: Google, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the files that are made of it are a configuration, which promises what machine type and pods have."""
+    """Expect a valid configuration. Its templates promise the resources that the machine type and the pods have."""
     site.make()
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
     assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
@@ -390,7 +390,8 @@ def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
 def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
     google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The blocks of those who have no Terraform, in a clone and in the home to which ``google`` is carried."""
+    """Run the page's blocks for users without Terraform. One block runs in a clone, the other in the home with a copy
+    of ``google``."""
     page = (ROOT / "docs" / "first-machine.md").read_text()
     lines = [block.partition(", without Terraform\n")[2] for block in blocks_of(page)]
     setup, take = filter(None, lines)
@@ -559,7 +560,7 @@ def test_gcloud_has_every_option(every: list[Argv]) -> None:
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
-    """A line of each form gets an invalid flag, which has to be the only error that gcloud reports."""
+    """Add an invalid flag to a line of each form. gcloud has to report only this error."""
     lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
@@ -822,7 +823,8 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
 
 
 def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
-    """A client can write as any user, and as root from Symphony's hosts alone, so groups have a range of their own."""
+    """Expect that groups have a range of their own. A client can write as any user, but only Symphony's hosts may write
+    as root."""
     (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
     exports = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
     ranges = {one["squash-mode"]: one["ip-ranges"] for one in exports}

@@ -102,14 +102,14 @@ while time.monotonic() < deadline:
 
 @pytest.mark.crowd
 def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path) -> None:
-    """Writers with short patience, some of them stopped for a while and some killed at any moment."""
+    """Run writers with short patience. Stop some of them for a while, and kill some at any moment."""
     chance, state = random.Random(4), StateDir(tmp_path)
     state.intent.create("demo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     files: list[Path] = []
 
     def start() -> subprocess.Popen[bytes]:
-        """Start a writer with an output file of its own, so that a killed writer's last line may be incomplete."""
+        """Start a writer with its own output file. A killed writer may leave its last line incomplete."""
         files.append(tmp_path / f"{len(files)}.out")
         with files[-1].open("wb") as file:
             command = [sys.executable, "-c", WRITER, str(tmp_path), str(chance.random())[2:10], str(SECONDS)]

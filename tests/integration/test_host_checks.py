@@ -125,7 +125,7 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
 
 
 def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
-    """Return a PATH with a getenforce and an ls of a host that has SELinux in this mode."""
+    """Return a PATH with stand-ins for getenforce and ls. They behave as on a host that has SELinux in this mode."""
     directory.mkdir()
     cases = "".join(f"  *{path}) type={type_} ;;\n" for path, type_ in types.items())
     for name, text in {

@@ -1,4 +1,5 @@
-"""The container image: the Dockerfile says what it should, and what buildah makes of it, once, runs as a pod does."""
+"""The container image. One test reads the Dockerfile. buildah builds the image once, and the tests run it as a pod
+does."""
 
 from __future__ import annotations
 
@@ -190,7 +191,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
-    """Yield a store of our own images, in layers if possible, for a builder with access to the registry."""
+    """Yield the settings of a store for images, in layers if possible. Builders with this store have access to the
+    registry."""
     directory = tmp_path_factory.mktemp("images")
     environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:

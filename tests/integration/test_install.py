@@ -37,7 +37,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bundles]:
 
 @pytest.fixture(scope="module")
 def small_bundles(bundles: Bundles) -> Iterator[Bundles]:
-    """Yield two bundles with little in them, so that tests of install.sh do not wait for pip and the compiler."""
+    """Yield two bundles with few packages. Tests of install.sh then need not wait for pip and the compiler."""
     with open_directory() as directory:
         yield Bundles(*(small(bundles.old, directory, version) for version in ("1.0.0", "9.9.9")))
 
@@ -217,7 +217,7 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 @pytest.mark.slow
 def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, root: Path) -> None:
-    """As where a library of that Python was removed, or where pyenv has its name without a version of it."""
+    """Expect the next Python. The first Python may lack a library, or pyenv may have its name without a version."""
     bundle = shutil.copytree(small_bundles.old, root.parent / "two-pythons")
     (bundle / "PYTHONS").write_text(f"{python_version()} 3.99\n")
     sealed(bundle)
@@ -313,7 +313,8 @@ CHANGES_MADE = 20
 
 
 def killed(directory: Path, root: Path, change: int) -> int:
-    """Kill install.sh with all its children at the n-th change, and return the number of changes that began."""
+    """Kill install.sh and all its children when change number ``change`` begins. Return the number of changes that
+    began."""
     words = as_unprivileged("sh", "-x", directory / "install.sh", "--scripts-only", "--root", root, "--python", PYTHON)
     process = subprocess.Popen(
         words, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True

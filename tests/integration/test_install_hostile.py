@@ -1,4 +1,4 @@
-"""install.sh of a bundle, where others could write the prefix or the bundle, or have done so."""
+"""install.sh of a bundle when other users can write the prefix or the bundle, or have done so."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def another_format(root: Path) -> None:
 
 
 def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
-    """Check that the older version refuses to run after a rollback, until the earlier dump is restored."""
+    """Roll back, and check that the older version refuses to run. Restore the earlier dump, which ends the refusal."""
     written = {path: path.read_bytes() for path in hf.work.glob("*.json")}
     done(bundles.new, "rollback", root=hf.root)
     request = {"template": {"templateId": "T", "machineCount": 1}}

@@ -135,7 +135,7 @@ def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -
     "arguments", [pytest.param([], id="whole"), pytest.param(["--scripts-only"], id="scripts alone")]
 )
 def test_logrotate_goes_on_whatever_is_installed(host: Installer, arguments: list[str]) -> None:
-    """A file with a missing user or group would stop the rotation of all logs of the host."""
+    """A logrotate file with a missing user or group would stop the rotation of all logs of the host."""
     host.run("useradd egoadmin")
     host.install(*arguments)
     host.run(

@@ -1,6 +1,7 @@
-"""The launchers of scripts and loop: under a Python that is too old, and under EGO's profile.
+"""The launchers of scripts and loop, under a Python that is too old, and under EGO's profile.
 
-They name the Python that is too old, the version that is needed, and the setting; EGO's libraries are not for them.
+Their error names the old Python, the required version, and the setting to change. The launchers do not use EGO's
+libraries.
 """
 
 from __future__ import annotations

@@ -512,7 +512,7 @@ def test_a_key_file_that_was_exchanged_counts_at_the_next_call_and_half_of_one_d
 
 
 def test_the_token_of_a_key_says_the_account_s_address_too(guard: Guard, tmp_path: Path, key_file: Path) -> None:
-    """Otherwise a cluster calls the account by a number, and the binding of its address does not hold."""
+    """Otherwise a cluster knows the account only by a number, and a binding of its address has no effect."""
     token_of(at_endpoint(tmp_path, credentials=key_file))
     (assertion,) = guard.assertions
     claims = assertion.split(".")[1]

@@ -1,4 +1,5 @@
-"""Scripts, check_install and every command agree if the loop runs, except about a loop that has signed off."""
+"""The check that the loop runs, by scripts, check_install and every command. All agree, except about a loop that has
+signed off."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def ego_conf(machine: Machine, *lines: str) -> str:
 
 
 def joins(machine: Machine, **environment: str) -> list[str]:
-    """Return the lines of its log before it has joined, as a pod that then gets SIGTERM."""
+    """Start a pod, let it join, and end it by SIGTERM. Return the lines of its log before it joined."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     joined = f"joined {environment.get('HF_EGO_MASTER', 'master1')} as {NAME}"
     until(lambda: machine.log.exists() and joined in log_lines(machine), 30, what="it has joined")
@@ -171,7 +171,7 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
     ],
 )
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
-    """The machine tries for 200 s, of which the steps before and after EGO's wait take a minute."""
+    """Let the machine try for 200 s. The steps before and after EGO's wait take a minute of this time."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
     expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "

@@ -1,7 +1,8 @@
-"""The machine's own side: it joins EGO under the name reported to HostFactory, is ready only then, and leaves in time.
+"""The machine's own side. It joins EGO under the name reported to HostFactory. It is ready only after this, and leaves
+in time.
 
-EGO's programs are stand-ins that record how they were called and behave as a test sets; the scripts run as they do in
-a container and as a start-up script.
+EGO's programs are stand-ins. They record their calls, and behave as a test sets. The scripts run as they do in a
+container and as a start-up script.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
 def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
-    """No later than joining may take, although EGO's programs are given 30 s where there is time."""
+    """Expect the end when the time to join is over. EGO's programs get 30 s only if there is enough time."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=25 * PATIENCE) == 1
@@ -109,7 +110,8 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
 def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
     machine: Machine, setting: str, value: str, words: str
 ) -> None:
-    """Without a ready file, as on a read-only root, EGO would use a machine that is never ready for HostFactory."""
+    """Expect that the machine does not join. For example, without a ready file EGO would use a machine that HostFactory
+    never sees ready."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
     assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
@@ -275,7 +277,7 @@ def is_running(process: int) -> bool:
 
 
 def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> None:
-    """A start that goes on after the shutdown would have EGO's daemons run on a machine that has left."""
+    """If the start continued after the shutdown, EGO's daemons would run on a machine that has left."""
     machine.behave("start-waits")
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     starting = asker(machine)
@@ -310,9 +312,10 @@ def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
 def test_a_shell_that_hears_signals_expands_no_command(
     machine: Machine, metadata: MetadataServer, tmp_path: Path, script: str
 ) -> None:
-    """Bash 5.2 loses about one in three hundred signals that come while a shell with a trap reads ``$(...)``.
+    """Expect no ``$(...)`` in a shell with a trap. Bash 5.2 loses about one in three hundred signals that come while
+    such a shell reads ``$(...)``.
 
-    The trace has the shell's own expansions as ``++``, one level below it.
+    The trace marks the shell's own expansions by ``++``, one level below it.
     """
     before, trace, profile = tmp_path / "before", tmp_path / "trace", machine.ego / "profile"
     before.write_text(f"exec 9>>{trace}; BASH_XTRACEFD=9; PS4='+$$.$BASH_SUBSHELL '; set -x\n")
@@ -343,7 +346,7 @@ PASSWORD = """-pa$$ w"o'rd \\"""
 
 
 def account(machine: Machine, password: str = PASSWORD, *, known: str = PASSWORD) -> dict[str, str]:
-    """Make EGO's administrator ``hf``, and return settings with its name, a password file, and time to log on."""
+    """Make EGO's administrator ``hf``. Return settings with its name, a password file, and time to log on."""
     (machine.ego / "account").write_text(f"hf {known}")
     file = machine.ego / "password"
     file.write_text(f"{password}\n")
@@ -792,7 +795,7 @@ HANGING = {
 
 
 class Leaver:
-    """A machine whose EGO hangs at these steps of its leaving, by what is asked of egosh."""
+    """A machine whose EGO hangs while the machine leaves. ``hangs``: the egosh commands that hang."""
 
     def __init__(self, opened: ExitStack, directory: Path, *hangs: str) -> None:
         directory.mkdir()

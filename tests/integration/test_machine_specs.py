@@ -1,6 +1,7 @@
-"""Every pod spec and instance template of the kit makes a machine that the scripts of ``deploy/machine`` let in.
+"""Every pod spec and instance template of the kit. The scripts of ``deploy/machine`` accept the machines made from
+them.
 
-A spec is every document of a YAML file or of a page that has containers of its own.
+A spec is a document with its own containers, in a YAML file or a page.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from tests.support.waiting import PATIENCE, until
 
 @pytest.fixture
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
-    """Yield a playground whose pools keep slow machines.
+    """Yield a playground whose pools wait long for slow machines.
 
-    With the demonstration's 8 s, the loop replaces a pod that boots slowly by a pod of the next pool.
+    The demonstration waits only 8 s. Then the loop replaces a slow pod by a pod of the next pool.
     """
     config = tmp_path / "conf"
     shutil.copytree(playground.CONFIG, config)

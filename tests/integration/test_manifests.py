@@ -80,7 +80,7 @@ def configured(request: pytest.FixtureRequest) -> list[Manifest]:
 
 
 def problems(manifest: Manifest) -> list[str]:
-    """Return the faults in a manifest, by our schema if Kubernetes has none for its kind, and never by both."""
+    """Return the faults in a manifest. Use our own schema only for a kind that Kubernetes has no schema for."""
     return _problems(json.dumps(manifest))
 
 

@@ -1,7 +1,8 @@
-"""Every metric under what it is there for: real loop, embedded cloud and scripts; the numbers are the cloud's and HF's.
+"""Every metric in the situation that it is made for, with the real loop, the embedded cloud and the scripts. The
+numbers must equal the cloud's and HF's numbers.
 
-Each test names the metrics that it shows, and fails where it did not find one of them as expected; one that no test
-names fails the suite.
+Each test names the metrics that it shows. It fails if a metric has another value than expected. The suite fails if no
+test names a metric.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kind that ``provisioner new-kind`` wrote is built, installed and tested where nothing of this clone is."""
+"""A kind that ``provisioner new-kind`` wrote. It is built, installed and tested without any file of this clone."""
 
 from __future__ import annotations
 

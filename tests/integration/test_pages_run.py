@@ -1,4 +1,4 @@
-"""Each command that README and docs show is run, with the real program, in a site with a loop on the embedded cloud."""
+"""Each command that README and docs show. The real program runs it in a site with a loop on the embedded cloud."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def is_hold(command: Command) -> bool:
 
 
 def is_runnable(command: Command) -> bool:
-    """Return True if a line has a program or script of ours, and no part that only other sites have."""
+    """Return True if a line has a program or script of ours. Return False if a part of the line exists only at other
+    sites."""
     if command.page == WALKED and not command.inline:
         return False
     ours = [one for one in command.programs if one == "provisioner" or one.startswith("hf_scripts/")]

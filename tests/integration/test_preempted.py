@@ -1,7 +1,7 @@
-"""A preemption reaches HostFactory's answer, the metric and the journal as one, although nothing announces it.
+"""A preemption without a notice. HostFactory's answer, the metric and the journal all name it a preemption.
 
-No Pub/Sub here: the places themselves say what happened, a pod by its condition, an instance by its status or by the
-operations of its zone.
+There is no Pub/Sub here, because the places themselves show the cause. A pod shows it by its condition. An instance
+shows it by its status, or by the operations of its zone.
 """
 
 from __future__ import annotations

@@ -168,9 +168,10 @@ def test_a_stream_closes_while_it_waits_to_try_again(place: Place) -> None:
 
 
 def test_a_preemption_that_no_observation_shows_is_reported_to_hf(pubsub: str, place: Place, tmp_path: Path) -> None:
-    """The whole chain: the running provisioner takes the event, and getReturnRequests prints the seconds left.
+    """Test the whole chain: the running provisioner takes the event, and getReturnRequests prints the seconds left.
 
-    The group's instances are not Spot: an observation shows that one stops, and neither why nor when it is over.
+    The group's instances are not Spot. An observation shows that an instance stops, but neither the reason nor the
+    time.
     """
     site, state = small_site(tmp_path), StateDir(tmp_path)
     site.settings |= {"events": {"project": PROJECT, "subscription": place.name}, "loop": {"interval_seconds": 0.5}}

@@ -1,4 +1,5 @@
-"""`provisioner render-hf` as a process of a user without rights, into a scratch HF_TOP in which others have entries."""
+"""`provisioner render-hf` as a process of a user without rights. It writes into a scratch HF_TOP, in which other
+providers have entries."""
 
 from __future__ import annotations
 

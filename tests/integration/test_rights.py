@@ -1,7 +1,7 @@
-"""The provisioner has exactly the rights that it uses: roles of Google Cloud and Kubernetes, compared both ways.
+"""The provisioner has exactly the rights that it uses in Google Cloud and Kubernetes. The roles are compared both ways.
 
 Each test of the whole suite checks that every call is granted (``tests/support/checks/callers.py``). This module checks
-that every right is used: the main situations of each kind of place call everything.
+that every right is used. The main situations of each kind of place make every call.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ def test_nothing_is_granted_that_is_never_called(
 
 
 def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
-    """Make a machine, observe it, let others delete it, create another that is decided late, and check everything."""
+    """Make a machine, observe it, and let another user delete it. Then create another machine with a late decision.
+    Check everything."""
     where = {"zone": spec.zone} if spec.zone else {"region": spec.region}
     pool = MigPool(
         name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
@@ -107,7 +108,7 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
 
 
 def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
-    """Make a pod twice, read Events while it waits for a node, lose it, delete it, and check everything."""
+    """Make a pod twice, and read Events while it waits for a node. Lose the pod, delete it, and check everything."""
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
@@ -173,7 +174,7 @@ def phase(snapshot: Snapshot) -> Phase | None:
 
 
 def test_every_method_of_the_table_is_google_s_own() -> None:
-    """A misspelt one would never be called, and a call of the real one never be understood."""
+    """Expect only methods that Google has. A misspelt method would never match a call."""
     official = {
         method["id"].partition(".")[2]
         for version in ("v1", "beta")  # testIamPermissions of a group is beta

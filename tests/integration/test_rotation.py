@@ -1,6 +1,6 @@
-"""Whatever changes under a running loop of what leads to an API server: the next call goes by it.
+"""Changes of the credentials and addresses of an API server while the loop runs. The next call uses the new values.
 
-The server is real TLS. It refuses what was withdrawn, on kept connections too, as API servers do.
+The server has real TLS. It refuses withdrawn credentials on kept connections, too, as API servers do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A script killed at each write, fsync, rename and lock leaves the old or the new state."""
+"""A script that is killed at a write, fsync, rename or lock. It leaves the old or the new state."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ pytestmark = NEEDS_STRACE
 
 
 def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
-    """Return the calls that concern the state directory or stdout, in order, found by running the command once."""
+    """Run the command once. Return its system calls on the state directory or stdout, in order."""
     done = strace(hf, ["-y", "-o", str(trace), "-e", f"trace={','.join(CALLS)}"], command)
     assert done.returncode == 0, done
     counts: Counter[str] = Counter()

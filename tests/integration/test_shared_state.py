@@ -1,7 +1,7 @@
-"""The state directory through two mounts: HostFactory's scripts by one, the loop by the other.
+"""The state directory through two mounts. HostFactory's scripts use one mount, and the loop uses the other.
 
-TEST_NFS_MOUNTS=ONE:TWO names two mounts of one NFS export; without it they are two ways to a local directory.
-``tests/vm`` runs this on real NFS, without what tests share (conftest.py).
+TEST_NFS_MOUNTS=ONE:TWO names two mounts of one NFS export. Without it, the mounts are two paths to a local directory.
+``tests/vm`` runs this module on real NFS, without the shared fixtures of conftest.py.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ def simulator(full: Simulator, caplog: pytest.LogCaptureFixture) -> Iterator[Sim
 
 
 def call(simulator: Simulator, line: str, head: str = "", body: bytes = b"") -> socket.socket:
-    """Return a caller with little room for the response, who has asked and has not read yet."""
+    """Return the socket of a caller with little room for the response. The caller has sent its request, but has not
+    read yet."""
     caller = socket.socket()
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, _, port = simulator.address.removeprefix("http://").partition(":")

@@ -153,7 +153,7 @@ def test_the_requested_resources_have_room_for_a_loop_with_its_clients(measured:
     "measured", [VIRTUAL[0], pytest.param(VIRTUAL[1], marks=pytest.mark.slow)], ids=["100", "1,000"]
 )
 def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Virtual) -> None:
-    """Processor time is at most the page's, and memory at most half more, because other Pythons need other amounts."""
+    """Expect at most the page's processor time. Memory may be half more, because other Pythons need other amounts."""
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
     stored_bytes, _ = bench_sizing.stored(machines)

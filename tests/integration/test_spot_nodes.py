@@ -1,4 +1,4 @@
-"""The node of a pod shows if it is on Spot, which distinguishes a preemption from another loss of a node."""
+"""The node of a pod shows if the node is on Spot. This distinguishes a preemption from another loss of the node."""
 
 from __future__ import annotations
 

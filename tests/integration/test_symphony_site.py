@@ -1,6 +1,6 @@
-"""A Symphony that Google's Cluster Toolkit has installed with Google's connector, and our programs in its tree.
+"""A Symphony that Google's Cluster Toolkit has installed with Google's connector. Our programs are in its tree.
 
-The files are shaped after docs/hostfactory.md and docs/from-googles-connector.md: on GCE, on GKE, and both merged.
+The files follow docs/hostfactory.md and docs/from-googles-connector.md. They are for GCE, for GKE, and for both merged.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def test_the_roles_are_those_that_are_compared_with_the_calls(module: Module) ->
 
 
 def test_the_loop_has_no_other_role(module: Module) -> None:
-    """The loop's account has our three roles, a right on each named secret, and the binding for its pod."""
+    """Expect that the loop's account has only our three roles, a right on each named secret, and the binding for its
+    pod."""
     bound = {
         (type_.removeprefix("google_"), name): plain(body["role"])
         for (type_, name), body in module.resources.items()

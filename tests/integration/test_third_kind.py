@@ -1,6 +1,7 @@
-"""A kind of place that another distribution brings: read, checked, asked for machines, with nothing of ours changed.
+"""A kind of place that another distribution brings. Our programs read it, check it, and request machines from it
+unchanged.
 
-That its backend keeps the promises of all is shown in ``tests/contract``, where it is a place among the others.
+``tests/contract`` shows that its backend keeps the promises of all backends.
 """
 
 from __future__ import annotations

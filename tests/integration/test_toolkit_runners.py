@@ -1,7 +1,8 @@
-"""The runners for Cluster Toolkit run for real by root, as its module startup-script runs them: image, then master.
+"""The runners for Cluster Toolkit. root runs them for real, as the toolkit's module startup-script does: first image,
+then master.
 
-The host is this one below file systems of its own. Symphony is a tree as Google's blueprint leaves it before EGO
-starts, with a profile that stops a strict shell; dnf, gcloud, curl and systemctl are stand-ins.
+The host is this machine with file systems of its own mounted over it. The tree of Symphony is as Google's blueprint
+leaves it before EGO starts. Its profile stops a strict shell. dnf, gcloud, curl and systemctl are stand-ins.
 """
 
 from __future__ import annotations

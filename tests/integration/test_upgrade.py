@@ -1,6 +1,6 @@
-"""Upgrade and rollback: this version works on the state of the release before, which then could go on with it; and what
-a newer version wrote is refused, by scripts, loop and commands, with one sentence, and left as it is.
-"""
+"""Upgrade and rollback. This version works on the state of the release before. That release can then continue with the
+state. Scripts, loop and commands refuse state that a newer version wrote. They print one sentence, and do not change
+it."""
 
 from __future__ import annotations
 
