@@ -66,7 +66,7 @@ class Size:
 
 @dataclass(frozen=True)
 class House:
-    """The files under ``PACKAGES``, and what they import."""
+    """The files under ``PACKAGES``, and their imports."""
 
     files: Mapping[str, Path]
     """The file of each module."""
@@ -224,7 +224,7 @@ class Row:
 
 
 def rows(here: House, granted: Mapping[str, int]) -> Iterator[Row]:
-    """Measure the house: what it weighs, then what one request enters."""
+    """Measure the house: first its sizes, then the code that one request enters."""
     lengths = [len(path.read_text().splitlines()) for path in here.core.values() if path.name != "__init__.py"]
     core_code, all_code = (sum(map(code_lines, paths.values())) for paths in (here.core, here.files))
     yield Row("files, without the laboratory", len(here.core))
@@ -248,7 +248,7 @@ def rows(here: House, granted: Mapping[str, int]) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Print the table, and what is too big; 1 where a limit is exceeded."""
+    """Print the table and the parts that are too big. Return 1 if a limit is exceeded."""
     here = house()
     big = big_classes(here.files)
     complex_ = [size for module, path in here.files.items() for size in complex_functions(module, path)]

@@ -1,4 +1,4 @@
-"""The inputs of a status: what the state directory records about the loop and its machines, read at one moment."""
+"""The inputs of a status: the records of the state directory about the loop and its machines, read at one moment."""
 
 from __future__ import annotations
 

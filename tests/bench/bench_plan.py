@@ -134,7 +134,8 @@ def measure(slots: int) -> dict[str, float]:
 
 
 def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> float:
-    """Return a whole cycle in which nothing changed: files looked at, nothing planned, nothing written."""
+    """Return the seconds of a whole cycle in which nothing changed. The cycle checks the files, but plans and writes
+    nothing."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         add_return(state, ["hf-none"], created_wall=0.0, create_for="demo")

@@ -283,8 +283,7 @@ def print_runs(runs: list[Run]) -> None:
 
 
 def compare(cluster: Cluster, shards: int, machines: int, *, pods: bool) -> list[str]:
-    """Measure one loop with its part of the machines, then all loops. Print the table and return what missed its
-    goal."""
+    """Measure one loop with its part of the machines, then all loops. Print the table and return the missed goals."""
     alone = measure(cluster, 1, machines // shards, pods=pods)
     print_runs([alone])
     together = measure(cluster, shards, machines, pods=pods)

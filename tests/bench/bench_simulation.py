@@ -24,7 +24,7 @@ GOAL = 60.0
 
 
 def scenario(machines: int, hours: float) -> Scenario:
-    """Return a day at the end of which nothing has happened but work."""
+    """Return a day in which all machines are wanted at once and kept."""
     pool = VirtualPool(name="a", max_pending=5000, boot_p95_seconds=200.0, machines_per_call=100)
     return Scenario(
         name="day",

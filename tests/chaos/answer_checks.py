@@ -144,7 +144,7 @@ class Ledger:
                 self._record_output(call, document)
 
     def _well_formed(self, call: Call, called: Called) -> Any:
-        """Return the document that was printed; None for a refusal, or for what breaks the interface."""
+        """Return the printed document. Return None for a refusal, or for an output that breaks the interface."""
         try:
             if called.code:
                 assert called.refusal

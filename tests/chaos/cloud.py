@@ -23,7 +23,7 @@ from provisioner.lab.cloud.world import Fault, World
 
 
 class Chronicle:
-    """Writes down what happens in the cloud of this process, when it happens."""
+    """A file of the events in the cloud of this process. An event is written when it happens."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("a", buffering=1)

@@ -1,4 +1,4 @@
-"""HostFactory as a small model that runs the real scripts: it believes what they print, and asks again."""
+"""HostFactory as a small model that runs the real scripts. It believes their output, and repeats its calls."""
 
 from __future__ import annotations
 

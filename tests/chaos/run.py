@@ -75,7 +75,7 @@ class Run:
         play(programme(self.seed, seconds, self.acts), self.stage, self.seed, self.note, lambda: not self.broken())
 
     def heal(self) -> None:
-        """End all faults; HF asks for nothing more."""
+        """End all faults. HF makes no more requests."""
         self.note("all is healed")
         self.hf.wants = False
         self.arena.faults()

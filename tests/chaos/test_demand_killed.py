@@ -88,7 +88,7 @@ class Site(Arena):
     # --- one turn of the watch ----------------------------------------------------------------------------------------
 
     def watch(self, seconds: float) -> None:
-        """Start again what has been killed, and check for a while."""
+        """Check again and again for ``seconds``. Each check first restarts the processes that have ended."""
         end = time.monotonic() + seconds
         while True:
             self.check()
@@ -178,7 +178,7 @@ class Site(Arena):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def unsettled(self, wish: Mapping[str, int]) -> list[str]:
-        """Return what is not yet as it has to be at rest."""
+        """Return the differences from the state at rest."""
         wanted = {template: number for template, number in wish.items() if number}
         machines = of_ours(self.cloud())
         running = Counter(

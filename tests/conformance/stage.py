@@ -184,7 +184,7 @@ class Instance(InProcess):
         self.simulator.impose(faults)
 
     def cloud(self, *phases: str) -> list[str]:
-        """Return names of the machines that the cloud says are there; with ``phases``, of those in one of them."""
+        """Return the names of the machines in the cloud. ``phases``: return only machines in one of these phases."""
         machines = [machine for machine in self.simulator.state()["machines"] if machine["pool"] == self.place]
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
@@ -194,7 +194,8 @@ class Instance(InProcess):
         return self.cloud(*phases)
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition. A failure says what the cloud and `status` show, and what the loop did last."""
+        """Wait for a condition. A failure's text has the state of the cloud, the output of `status`, and the loop's
+        last lines."""
         try:
             until(condition, SECONDS, what=what)
         except AssertionError as error:

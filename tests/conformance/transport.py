@@ -1,4 +1,4 @@
-"""Cases 1 to 22: how HostFactory calls the scripts, and what must never come between."""
+"""Cases 1 to 22: HostFactory's calls of the scripts, and disturbances that must not matter."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def gone(site: Site) -> None:
 
 
 def hangs(site: Site) -> None:
-    """Let a loop hold its lock and do nothing."""
+    """Let a loop hold its lock and stay idle."""
     site.stop_loop()
     site.process(HOLDER.format(path=str(site.work), then="time.sleep(600)"))
     age([site.work / "heartbeat", Path(site.state.loop_lock.path)], 100.0)

@@ -70,7 +70,7 @@ class Seen:
     """The times of the three scrapes."""
 
     def mistakes(self, incident: Incident) -> list[str]:
-        """Return what the first screen does wrong."""
+        """Return the mistakes of the first screen."""
         return [
             *([] if re.search(incident.says, self.screen) else [f"the cause is not named: {incident.says}"]),
             *([] if re.search(incident.step, self.screen) else [f"the right step is missing: {incident.step}"]),

@@ -67,7 +67,8 @@ class Gate:
             self._run_stage(stage, shown=shown)
 
     def _build(self, names: Sequence[str]) -> None:
-        """Build what the stages share the machine with least: the API server and the guest's disk take minutes."""
+        """Build what the stages need once per machine, such as the API server and the guest's disk. These builds take
+        minutes."""
         began = time.monotonic()
         for name in names:
             if name in BUILDS and shutil.which("go" if name != "vm" else "debootstrap"):

@@ -1,4 +1,4 @@
-"""Read what the tests of a stage did: passed, failed, skipped with reason, passed only when run again."""
+"""Read the results of a stage's tests: passed, failed, skipped with reason, passed only when run again."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Selection:
 
 
 class Tree:
-    """The files of the repository and what they import."""
+    """The files of the repository and their imports."""
 
     def __init__(self, root: Path = ROOT, graph: grimp.ImportGraph | None = None) -> None:
         self._root = root
@@ -118,7 +118,7 @@ class Tree:
         return f"{path}/__init__.py" if (self._root / path).is_dir() else f"{path}.py"
 
     def _unknown(self) -> list[str]:
-        """Return the test files that the graph lacks: what they depend on would be overlooked."""
+        """Return the test files that the graph lacks. The gate would overlook the dependencies of such files."""
         found = (path.relative_to(self._root).as_posix() for path in (self._root / "tests").rglob("test_*.py"))
         return sorted(set(found) - self._files.keys())
 

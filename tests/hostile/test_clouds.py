@@ -1,4 +1,4 @@
-"""Clouds, and what stands before them, that answer without an end, too much, or nonsense."""
+"""Clouds and proxies whose responses are endless, too large, or nonsense."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def federation_lines() -> list[tuple[str, ...]]:
 
 @GCLOUD
 def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account() -> None:
-    """By gcloud's table of commands; what one line makes, the next ones name."""
+    """Check the lines by gcloud's table of commands. Each line names the objects that earlier lines make."""
     tree, lines = gcloud_table(), federation_lines()
     assert [problem for line in lines for problem in unknown(line, tree)] == []
     enable, pool, provider, binding, written = lines
@@ -362,7 +362,7 @@ def test_the_pages_pools_are_pools_and_name_what_the_line_writes(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
-    """As `create-cred-config --service-account` writes it: no cloud is shown the federation's own token."""
+    """Use a file as `create-cred-config --service-account` writes it. No cloud gets the federation's own token."""
     with bank.as_the_account(generated):
         assert wrong(bank) == []
         assert bank.proxy.hosts == {KUBE, COMPUTE, STS, IAM, PUBSUB}
@@ -383,7 +383,7 @@ def test_an_account_that_the_federation_may_not_use_is_reported_in_googles_words
 
 @pytest.mark.slow
 def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> None:
-    """The server is one that NO_PROXY leaves out: the proxy, which takes CONNECT alone, is not asked for it."""
+    """Let NO_PROXY contain the issuer's server. Then the proxy is not asked for the token."""
     del bank.settings["events"], bank.settings["pools"]["vms"]
     (bank.directory / "conf" / "tprov_templates.json").write_text(json.dumps([template("Pods", pools=["pods"])]))
     with served(lambda _path, _form: {"token": "of-the-bank"}) as server:

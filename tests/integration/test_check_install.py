@@ -1,4 +1,4 @@
-"""check_install.sh on installations with one thing wrong: it names that, says what to do, and leaves nothing behind."""
+"""check_install.sh on installations with one fault each. It names the fault and the fix, and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 
 def checked(hf: HostFactory, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
-    """Return exit code, what is fine, what is to be fixed."""
+    """Return the exit code, the lines that are fine, and the lines to be fixed."""
     done = subprocess.run(
         [str(SCRIPTS / "check_install.sh"), *arguments],
         env={name: value for name, value in (hf.environment | environment).items() if value},
@@ -187,7 +187,7 @@ def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> N
 
 @only_root
 def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
-    """By the host's accounts, user ``nobody`` is a member of the group; this process is not."""
+    """By the host's accounts, user ``nobody`` is a member of the group. This process is not a member."""
     other = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
@@ -215,7 +215,7 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_an
 def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_write(
     users_hf: HostFactory, owner: int, mode: int, word: str
 ) -> None:
-    """As where the loop is a pod: its user is a number, which the groups of this host do not know."""
+    """Let the loop be a pod. Its user is a number that the groups of this host do not know."""
     work = users_hf.work
     (work / "heartbeat").touch()
     (work / "heartbeat").chmod(0o660)

@@ -310,7 +310,7 @@ def variables(blueprint: Path) -> dict[str, Any]:
 
 
 def fit_for_startup_script(runners: list[dict[str, str]]) -> None:
-    """Fail unless the toolkit's module startup-script takes the runners, and its shell what they hold."""
+    """Fail unless the toolkit's module startup-script accepts the runners, and its shell accepts their content."""
     names = [Path(runner["destination"]).name for runner in runners]
     assert len(set(names)) == len(names), "each is an object of this name in one bucket"
     for runner in runners:

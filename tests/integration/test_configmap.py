@@ -1,4 +1,4 @@
-"""``provisioner configmap``: what HostFactory's directory holds, as a manifest that holds no key."""
+"""``provisioner configmap``: the content of HostFactory's directory, as a manifest without keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
 
 
 def mounted_in(directory: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Return the directory as a pod has it that mounts what is printed."""
+    """Return the directory that a pod mounts from the printed ConfigMap."""
     directory.mkdir()
     for name, text in printed(capsys)["data"].items():
         (directory / name).write_text(text)
@@ -71,7 +71,7 @@ def test_mounted_files_have_the_digest_of_the_files_here(
 
 
 def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And a comment names what the pod has to have from elsewhere."""
+    """Expect a comment that names each file that was left out."""
     set_of_pool(conf, endpoint="https://1.2.3.4", credentials="key.json")
     with (conf / "provisioner.yaml").open("a") as file:
         file.write("server: {token_file: token}\n")

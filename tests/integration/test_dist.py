@@ -89,7 +89,7 @@ def test_a_python_that_the_bundle_has_no_wheels_for_is_named_with_those_that_it_
 
 @pytest.mark.parametrize("target", ["dist", "sbom", "setup"])
 def test_where_python3_is_too_old_make_says_so_and_leaves_no_environment_of_it(target: str, tmp_path: Path) -> None:
-    """As on a workstation with RHEL 9: what is made of an old Python would be taken by the next try."""
+    """Run make with an old Python, as on a workstation with RHEL 9. A leftover environment would break the next try."""
     for name in ("setup.cfg", "pyproject.toml", "deploy/requirements/build.lock"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -202,7 +202,7 @@ printf '%s\\n' '{"requests": [], "message": "theirs"}'
 
 
 def point_at(plugins: Path, scripts: Path) -> None:
-    """Point the plug-in's scriptPath to other scripts, and change nothing else, as the guide describes."""
+    """Point the plug-in's scriptPath to other scripts, as the guide describes. Change no other key."""
     entry = {"name": "gcpgce", "enabled": 1, "scriptPath": f"{scripts}/"}
     plugins.write_text(json.dumps({"version": 2, "providerplugins": [entry]}))
 

@@ -158,7 +158,7 @@ def sections() -> list[tuple[str, str]]:
 
 
 class Walk(ScratchHost):
-    """The clone, HostFactory's host, and a cloud. A context manager: ends what it began, and leaves nothing."""
+    """The clone, HostFactory's host, and a cloud. The context manager ends all its processes and removes its files."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()

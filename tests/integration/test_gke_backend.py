@@ -238,7 +238,7 @@ def test_the_namespace_is_read_again_with_each_list_and_with_no_other_look(bench
 
 
 def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: Bench) -> None:
-    """In pages, which have nothing in common with the stream; the watch then goes on."""
+    """Expect a list in pages, which is independent of the watch's stream. The watch then continues."""
     backend = bench.backend()
     create(backend, 1)
     seen(backend, 1)

@@ -52,7 +52,7 @@ Argv = tuple[str, ...]
 
 
 class Google:
-    """A project, as far as the script sees it: what a stand-in for gcloud remembers."""
+    """A project as the script sees it: the memory of a stand-in for gcloud."""
 
     def __init__(self, directory: Path, like: Google | None = None) -> None:
         """Begin with the resources of ``like``."""
@@ -349,7 +349,7 @@ def test_the_help_lists_every_option(google: Google) -> None:
 
 
 class Site:
-    """HostFactory's files of a grid, as ``render-hf`` makes them of what the script writes."""
+    """HostFactory's files of a grid. ``render-hf`` makes them from the script's settings."""
 
     def __init__(self, google: Google, directory: Path) -> None:
         self._google = google
@@ -419,7 +419,8 @@ def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
 
 @pytest.mark.parametrize(("endpoint", "address"), [("public", "203.0.113.7"), ("private", "10.60.0.2"), ("dns", DNS)])
 def test_its_pods_name_the_cluster_by_address_and_authority(site: Site, endpoint: str, address: str) -> None:
-    """As Terraform's do: Google credentials alone log in, and the DNS endpoint needs no file."""
+    """Expect the same settings as from Terraform. Google credentials are the only login. The DNS endpoint needs no CA
+    file."""
     pools = site.make("--endpoint", endpoint)
     assert {pools[name]["endpoint"] for name in ("pods", "pods-spot")} == {f"https://{address}"}
     if endpoint == "dns":
@@ -432,7 +433,8 @@ def test_its_pods_name_the_cluster_by_address_and_authority(site: Site, endpoint
 def test_a_loop_that_is_a_pod_has_the_account_of_its_pod(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As Terraform's with ``endpoint = null``; and what the pod mounts of it is a configuration."""
+    """Expect the same settings as from Terraform with ``endpoint = null``. The pod's mounted files are a
+    configuration."""
     pools = site.make("--endpoint", "none")
     assert not (tmp_path / "cluster-ca.crt").exists()
     assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
@@ -552,7 +554,7 @@ def test_a_cluster_that_is_there_mounts_secrets_once_one_is_named(google: Google
 
 @GCLOUD
 def test_gcloud_has_every_option(every: list[Argv]) -> None:
-    """By gcloud's own table of what it takes."""
+    """Check the options by gcloud's own table of commands."""
     tree = gcloud_table()
     assert [problem for call in every for problem in unknown(call, tree)] == []
 
@@ -593,7 +595,7 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
-    """By the very lines of the script: a group that is there, and what is not."""
+    """Run the script's own lines. One line describes a group that exists. The other objects do not exist."""
     lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
     spec = advised(project="my-grid-project", zone="us-central1-a", name="hf-a")
     elsewhere = advised(project="my-grid-project", region="us-central1", name="other")
@@ -707,7 +709,7 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
 
 
 def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:
-    """Without it a node pulls each image whole before its first pod starts."""
+    """Without image streaming, a node pulls each whole image before its first pod starts."""
     assert module.of("google_container_node_pool")["workers"]["node_config"][0]["gcfs_config"][0]["enabled"] is True
     pools = [call for call in made if call[:3] == ("container", "node-pools", "create")]
     assert all("--enable-image-streaming" in call for call in pools)
@@ -738,7 +740,7 @@ def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
     ids=["nothing", "nodes", "instances", "both"],
 )
 def test_google_s_agent_may_make_nodes_and_instances(google: Google, options: list[str], accounts: list[str]) -> None:
-    """Also where a policy of the organization took its default role away."""
+    """Expect an explicit role, because a policy of the organization may have removed the agent's default role."""
     calls = google.setup(*SOME, *options, "--apply")
     given = {
         (*call[:2], next(word for word in call if "binding" not in word and word not in call[:2]), value(call, "role"))

@@ -123,7 +123,8 @@ def test_a_template_counts_as_what_its_machines_really_have(pool: CondorPool) ->
 
 
 def test_the_real_size_of_machines_is_known_after_their_return(pool: CondorPool) -> None:
-    """Else a machine would come and go in turns, for a job that it cannot run."""
+    """Otherwise HostFactory would request and return a machine again and again, for a job that the machine cannot
+    run."""
     read = source().read
     pool.has([slot("m1", memory=7000)], ap1=[job(1, 8000)])
     assert dict(read(fleet(m1="Small")).wanted) == {"Large": 1}

@@ -90,7 +90,7 @@ def test_the_base_is_pinned_by_digest_and_runs_a_python_that_the_package_takes()
 
 
 def test_the_base_is_named_in_one_place() -> None:
-    """Elsewhere it would stay behind when it is renewed; a worker's base is the site's own, and has no default."""
+    """A second place could keep an old base. A worker's base belongs to the site, and has no default."""
     (ours,) = re.findall(r"(?m)^ARG BASE=(\S+)$", (DOCKER / "Dockerfile").read_text())
     texts = [ROOT / "Makefile", ROOT / "README.md", *(ROOT / ".ci").iterdir(), *(ROOT / "docs").glob("*.md")]
     texts += [path for path in (ROOT / "deploy").rglob("*") if path.suffix in ("", ".sh", ".yaml", ".tf", ".spec")]
@@ -322,7 +322,7 @@ def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_w
 
 @built
 def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(pod: Running) -> None:
-    """On a root that is read-only, as the image's user: what HostFactory asks by a script of the image is answered."""
+    """Run as the image's user on a read-only root. HostFactory calls a script of the image and gets an answer."""
     document = json.dumps({"template": {"templateId": "GkePod", "machineCount": 2}})
     scripts = {"HF_PROVIDER_LOGDIR": "/tmp"}
     asked = pod.do("/opt/provisioner/hf_scripts/requestMachines.sh", document, **scripts)
@@ -395,7 +395,7 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
 def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     storage: dict[str, str], base: str, tmp_path: Path
 ) -> None:
-    """Also from a base that ends with a user of its own."""
+    """Test also a base that has its own user."""
     put_programs(tmp_path / "bin")
     ego = tmp_path / "ego"
     ego.mkdir()

@@ -242,7 +242,7 @@ def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, roo
 def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """As by a root whose umask is 077."""
+    """Install as a root user whose umask is 077."""
     closed = shutil.copytree(small_bundles.old, root.parent / "closed")
     for path in (closed, *closed.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)

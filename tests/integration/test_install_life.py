@@ -217,7 +217,7 @@ def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
 def test_scripts_without_a_loop_work_with_one_of_another_installation(
     bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path
 ) -> None:
-    """As on HostFactory's host when the loop is a pod: the loop here is that of the clone."""
+    """Run the loop of the clone. On a real HostFactory's host, the loop may be a pod in the same way."""
     done(bundles.new, "--scripts-only", root=root)
     with Instance(tmp_path, cloud, SPACE, instance="demo") as hf:
         configure(hf)

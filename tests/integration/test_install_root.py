@@ -164,7 +164,7 @@ def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None
 
 
 def test_a_group_of_the_user_s_own_may_write_while_it_has_no_other_member(host: Installer) -> None:
-    """As useradd makes it, and a umask of 002 gives it to what is unpacked."""
+    """useradd makes such a group. With a umask of 002, unpacked files are writable for this group."""
     host.run("useradd --create-home --user-group me; useradd other")
     me = ("runuser", "-u", "me", "--")
     bundle = f"{host.bundles}/hostfactory-provisioner-{OLD}"

@@ -1,4 +1,4 @@
-"""The locks of image and bundle: they fit what setup.cfg asks for, by hash, and name no package index."""
+"""The locks of image and bundle. They fit the requirements of setup.cfg, have hashes, and name no package index."""
 
 from __future__ import annotations
 

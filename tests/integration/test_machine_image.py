@@ -318,7 +318,7 @@ exec setsid "$@" >"$EGO/service" 2>&1 </dev/null &
 def test_with_a_library_of_its_image_a_start_up_script_ends_after_joining(
     machine: Machine, metadata: MetadataServer, tmp_path: Path, systemd: bool
 ) -> None:
-    """As a step of another start-up script, which goes on then; settings stay attributes."""
+    """Run it as a step of another start-up script, which then continues. The settings are still attributes."""
     del metadata.values["instance/attributes/hf-machine-lib"]
     library = Path(shutil.copy(MACHINE / "lib.sh", tmp_path / "lib.sh"))
     command = machine.getent.with_name("systemd-run")

@@ -129,7 +129,7 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
 
 @pytest.mark.parametrize(("way", "asked"), [("slow", "egosh resource list -l"), ("hangs", "egoconfig join master1 -f")])
 def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked: str) -> None:
-    """Also while a program hangs, which is given 30 s: more than the pod has."""
+    """Test also a program that hangs. The program may take 30 s, but the pod has less time."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     until(lambda: asked in machine.calls, 30, what="it joins")
@@ -300,7 +300,7 @@ def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> N
 def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     machine: Machine, tmp_path: Path, shadow: str
 ) -> None:
-    """It interrupts no wait, and the child would never end by itself."""
+    """Such a signal interrupts no wait, and the child would never end by itself."""
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
@@ -721,7 +721,7 @@ def start_with_secret(machine: Machine, metadata: MetadataServer, server: str = 
 def test_the_shutdown_script_closes_it_with_a_password_from_secret_manager(
     machine: Machine, metadata: MetadataServer
 ) -> None:
-    """It calls no server, because the instance's network may be gone by then."""
+    """Expect that the shutdown script calls no server, because the instance's network may be gone by then."""
     account(machine)
     metadata.secrets[SECRET] = PASSWORD
     metadata.away["instance/service-accounts/default/token"] = metadata.away[SECRET] = 1  # asked for again

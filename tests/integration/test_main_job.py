@@ -1,7 +1,5 @@
-"""The whole path with real processes: scripts, loop, embedded cloud; and what must survive kill -9 and lost files.
-
-Every judgement is by the cloud's own account of its machines.
-"""
+"""The whole path with real processes: scripts, loop and embedded cloud. It must survive kill -9 and lost files. Every
+check uses the cloud's own record of its machines."""
 
 from __future__ import annotations
 
@@ -177,7 +175,7 @@ def directories(place: Path) -> list[str]:
 def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy_and_takes_its_directory_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing listens at the proxy's port."""
+    """Name a proxy that does not listen."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

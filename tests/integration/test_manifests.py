@@ -1,4 +1,4 @@
-"""The manifests of the kit: each build is what Kubernetes takes, and asks for no more than it may."""
+"""The manifests of the kit. Kubernetes accepts each build, and each build asks only for permitted rights."""
 
 from __future__ import annotations
 
@@ -337,7 +337,8 @@ def alike(document: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["uncommented", "backwards"])
 def test_in_whatever_way_components_are_named_the_same_is_built(way: str) -> None:
-    """But for the configuration: of two samples the last one stays, and a site brings its own."""
+    """Compare everything except the configuration. If there are two samples, the last one stays. A site has its own
+    configuration."""
     within = [name for name in OPTIONAL if name != "service-monitor"]
     named = as_its_comments_offer() if way == "uncommented" else built(GKE, *reversed(within))
     once = built(GKE, *within)
@@ -464,7 +465,7 @@ def test_pods_and_instances_are_in_one_configuration(tmp_path: Path) -> None:
 
 
 class Site:
-    """A site that types what the page shows: a directory with the kit, HostFactory's files, and the program."""
+    """A site that types the page's lines. It has a directory with the kit, HostFactory's files, and the program."""
 
     def __init__(self, directory: Path) -> None:
         self.conf, self._bin = directory / "conf", directory / "bin"

@@ -75,7 +75,7 @@ def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypat
 
 
 def test_creates_are_sent_however_often_machines_are_returned_and_however_long_their_list_takes(zonal: Bench) -> None:
-    """No call may begin any more once the members were listed: it took all the time that a cycle has."""
+    """Let each list of members take the whole time of a cycle. No call may begin after the list."""
     zonal.create(1, 2, 3)
     machines = zonal.running(3).machines.values()
     actors = ThreadedActors({"m": zonal.backend}, lambda: None)

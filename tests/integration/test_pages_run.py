@@ -125,7 +125,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 def runnable() -> list[Command]:
-    """Return each distinct line of ours; last those that change what the others find: holds, requests and returns."""
+    """Return each distinct line of ours. Holds, requests and returns come last, because they change the results of
+    other lines."""
     lines: dict[str, Command] = {}
     for command in filter(is_runnable, commands()):
         lines.setdefault(command.text, command)

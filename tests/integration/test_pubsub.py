@@ -86,7 +86,7 @@ def entry(number: int, name: str = NAME) -> bytes:
 
 
 class Listener:
-    """A stream, and what it took."""
+    """A stream, and the messages that it took."""
 
     def __init__(self, place: Place) -> None:
         self.taken: list[Judged] = []
@@ -101,7 +101,7 @@ class Listener:
         self._stream.close()
 
     def news(self) -> list[str]:
-        """Return the insert ids of what was new about machines of ours."""
+        """Return the insert ids of the new messages about our machines."""
         return sorted(message.news.key.partition("/")[0] for message in self.taken if message.news)
 
 
@@ -135,7 +135,7 @@ def test_the_role_of_a_subscription_is_what_google_s_client_calls(
 
 
 def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:
-    """The library takes no more than MAX_MESSAGES that are not acknowledged: behind them nothing would come."""
+    """The library takes at most MAX_MESSAGES unacknowledged messages. Further messages would not arrive."""
     place.subscribe()
     with Listener(place) as listener:
         for content in (b"not json", entry(0), entry(1, "another-vm")):

@@ -1,4 +1,5 @@
-"""Callers that hang up on the embedded cloud, at any moment and on any face: no fault of it, and nothing to log."""
+"""Callers that hang up on the embedded cloud, at any moment and on any of its APIs. The cloud has no fault and logs no
+line."""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def test_a_caller_may_hang_up_in_mid_call(simulator: Simulator, caplog: pytest.L
 
 
 def test_a_connection_that_fails_elsewhere_is_still_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Only the caller's own connection is meant: another's end, in whatever the simulator itself does, is a fault."""
+    """Only the end of the caller's own connection is forgiven. If another connection of the simulator ends, this is a
+    fault."""
 
     async def fail(_: web.Request) -> web.StreamResponse:
         raise ConnectionResetError("another client hung up")

@@ -1,4 +1,4 @@
-"""The tables of docs/sizing.md: each column beside what is measured now, and beside what manifests and unit ask for."""
+"""The tables of docs/sizing.md. Each column is compared with a measurement, and with the manifests and the unit."""
 
 from __future__ import annotations
 

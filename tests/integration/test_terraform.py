@@ -1,4 +1,4 @@
-"""The Terraform module: what it gives the Google provider, what it makes of HostFactory's files, what it leaves."""
+"""The Terraform module: its calls of the Google provider, HostFactory's files that it makes, and its leftovers."""
 
 from __future__ import annotations
 

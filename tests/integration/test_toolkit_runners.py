@@ -97,7 +97,7 @@ class Master(ScratchHost):
     """Symphony's master, before EGO starts."""
 
     def prepare(self, archive: Path) -> None:
-        """Lay Symphony's tree out, with stand-ins for what reaches the network or systemd."""
+        """Lay Symphony's tree out. Stand-ins replace the programs that use the network or systemd."""
         self.run(
             f"useradd egoadmin; mkdir -p /var/bucket {EGO_TOP} {HF_TOP}/conf /opt/ibm/broken\n"
             f"cp {archive} /var/bucket/bundle.tar.gz"
@@ -141,7 +141,7 @@ class Master(ScratchHost):
         return lines
 
     def placed(self) -> str:
-        """Return every file of ours, whose it is, where it leads and what it holds."""
+        """Return each of our files with its owner, its target and its content."""
         found = self.run(
             f"find {OURS} -printf '%p %u:%g %m %l\\n' | sort; find {OURS} -type f -exec sha256sum {{}} + | sort"
         )
