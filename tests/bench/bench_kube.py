@@ -89,7 +89,7 @@ def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rat
 
 
 def ratio_of(measured: Rounds, title: str, verb: str) -> float:
-    """Return the ratio of our rate to the fastest other client's rate. Each ratio is the median over the rounds."""
+    """Compare our rate with each other client's rate, by the median over the rounds. Return the lowest ratio."""
     others = {who for who, _ in measured} - {title}
     return min(
         statistics.median(

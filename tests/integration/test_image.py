@@ -1,4 +1,4 @@
-"""The container image. One test reads the Dockerfile. buildah builds the image once, and the tests run it as a pod
+"""The container image. Some tests read the Dockerfile. buildah builds the image once, and other tests run it as a pod
 does."""
 
 from __future__ import annotations
