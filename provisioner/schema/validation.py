@@ -52,10 +52,10 @@ class Section(BaseModel):
     )
 
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
-        """Return limits for the plan. A field has the value in ``given``, or else the value of the setting with the
-        same name.
+        """Return limits for the plan. Each field has the value in ``given``. Without such a value, the field has the
+        value of the setting with the same name.
 
-        A duration in another unit is converted to seconds. A field without a setting has its default.
+        A duration in another unit is converted to seconds. A field without a setting keeps its default.
         """
         for name in kind.__annotations__.keys() - given.keys():
             base, is_duration, _ = name.removeprefix("is_").partition("_seconds")
@@ -83,9 +83,10 @@ def format_expected(words: str, value: object) -> str:
 
 
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
-    """Return the end of a message about an unknown word: a name with similar spelling, or else the known names.
+    """Return the end of a message about an unknown word. The end names a similar name; without a similar name, it lists
+    the known names.
 
-    ``many``: True if there may be thousands of names. Only the first names are then listed.
+    ``many``: True if there may be thousands of names. The list then has only the first names.
     """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"
@@ -116,11 +117,10 @@ def _nested_notes(annotation: object) -> Iterator[object]:
 def validate(
     model: type[SomeSection], body: Mapping[str, object], file: str, where: str, around: object = None, **given: object
 ) -> tuple[SomeSection | None, list[Problem]]:
-    """Return ``body`` as a ``model`` (None if it is invalid) and its problems. ``where``: path of the section in
-    ``file``.
+    """Return ``body`` as a ``model``, and the problems of ``body``. An invalid ``body`` is returned as None.
 
-    ``around``: the ``Surroundings`` to which paths are relative. ``given``: fields that the program fills in. If the
-    file contains such a field, it is reported as unknown.
+    ``where``: path of the section in ``file``. ``around``: the ``Surroundings`` to which paths are relative. ``given``:
+    fields that the program fills in. If the file contains such a field, the problems report this field as unknown.
     """
     settable = [name for name in model.model_fields if name not in given]
     problems = [
@@ -148,7 +148,7 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
 
 
 def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
-    """Return the innermost section on the path to a setting, and the setting of this section that is on the path."""
+    """Return the innermost section on the path to a value, and this section's setting on the path."""
     setting = str(place[0])
     for part in place[1:]:
         section = section_in(model.model_fields[setting].annotation)
@@ -165,7 +165,7 @@ def section_in(hint: object) -> type[Section] | None:
 
 
 def read_mapping(path: Path) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the YAML mapping in a file, and the problems of the file as a whole. An empty file counts as an empty
+    """Return the YAML mapping in a file, and the problems of the file as a whole. For an empty file, return an empty
     mapping."""
     file = str(path)
     try:

@@ -1,7 +1,8 @@
-"""Reader of provisioner.yaml and of HostFactory's two JSON files, which returns typed settings or reports all mistakes.
+"""Reader of provisioner.yaml and of HostFactory's two JSON files. The reader returns typed settings, or reports all
+mistakes.
 
-A pool is defined in provisioner.yaml, or by a template with the fields of Google's connector. The reader only reads
-files: no network, clock or logger.
+An operator defines a pool in provisioner.yaml, or by a template with the fields of Google's connector. The reader only
+reads files: no network, clock or logger.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ NO_TEMPLATES = (
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Settings:
-    """Return the configuration in ``path`` and in HF's two files beside it. Raises ConfigError with every mistake.
+    """Return the configuration in ``path`` and in HF's two files beside it. Raises ConfigError with all mistakes.
 
-    If ``path`` does not exist and the templates are for Google's connector, all settings have their defaults.
-    ``environment`` gives HF_PROVIDER_NAME, which selects one of several pairs of HF's files. ``environment`` also gives
-    KUBECONFIG and PROVISIONER_COMPUTE_ENDPOINT, for pools that do not set these.
+    ``path`` may be missing if the templates are for Google's connector. All settings then have their defaults.
+    ``environment``: HF_PROVIDER_NAME selects one of several pairs of HF's files. KUBECONFIG and
+    PROVISIONER_COMPUTE_ENDPOINT apply to pools that do not set these values.
     """
     document, problems = read_mapping(path)
     if problems and not path.exists():
@@ -133,7 +134,8 @@ class _Reader:
         return settings if number is None else settings.of_shard(shards, number)
 
     def check_adopted(self, settings: Settings) -> None:
-        """Report each prefix to adopt that overlaps with our own prefix, because one is the beginning of the other."""
+        """Report each prefix to adopt that overlaps with our own prefix. Two prefixes overlap if one prefix begins with
+        the other."""
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
@@ -141,8 +143,8 @@ class _Reader:
                 self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:
-        """Report a section whose setting ``low`` is larger than ``high``; a missing setting has its default.
-        Validation reports other mistakes."""
+        """Report a section whose setting ``low`` is larger than its setting ``high``. A missing setting counts with its
+        default. Validation reports other mistakes."""
         body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
         body |= written if isinstance(written := self.document.get(name), dict) else {}
         lower, upper = body[low], body[high]
@@ -236,10 +238,10 @@ class _Reader:
         return tuple(names)
 
     def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the name of the pool that the fields of Google's connector describe; an empty tuple if they describe
-        no valid pool.
+        """Return the name of the pool that the fields of Google's connector describe. Return an empty tuple if the
+        fields describe no valid pool.
 
-        If one of ``pools`` has the same place, return its name. If not, add the new pool to ``pools``.
+        If a pool in ``pools`` has the same place, return that pool's name. If not, add the new pool to ``pools``.
         """
         kinds = registry.built_in_kinds()
         named = [(kind, body) for kind in kinds if (body := kind.implicit(template))]

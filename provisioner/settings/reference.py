@@ -1,5 +1,5 @@
-"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors. Page and schema are made
-from the types.
+"""Every setting of provisioner.yaml, as a page for operators and as a JSON schema for editors. The functions make both
+from the types of the settings.
 
 The functions are pure: no I/O, clock or logger.
 """
@@ -37,7 +37,7 @@ Complete files with reasons as comments: [config/production](../config/productio
 
 
 def page(kinds: Iterable[Kind[Any]]) -> str:
-    """Return the reference in Markdown, with a table for each section and for each kind of place."""
+    """Return the page of settings in Markdown. The page has a table for each section and each kind."""
     parts = [HEAD, *_part("The file provisioner.yaml", Settings, (*NOT_WRITTEN, *SECTION_NAMES))]
     for name, model in SECTIONS.items():
         parts += _part(f"`{name}`", model)
@@ -114,14 +114,17 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
 
 
 def _prefix(kind: Kind[Any]) -> str:
-    """Return the beginning of the names of a kind's definitions. For a kind of another distribution it is the kind's
-    name, because the classes of two distributions may have the same names. For our own kinds it is empty."""
+    """Return the beginning of the names of a kind's definitions in the schema.
+
+    Our own kinds have an empty prefix. A kind from another distribution has its own name as prefix. Classes in two
+    distributions may have the same names.
+    """
     return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."
 
 
 def _object(model: type[Section], prefix: str = "") -> Json:
-    """Return the schema of those settings of a model that the file may contain. ``prefix``: begin of the names of
-    definitions."""
+    """Return the schema of a model's settings that the file may contain. ``prefix``: the beginning of the definitions'
+    names."""
     whole = model.model_json_schema(schema_generator=_Untitled, ref_template=f"#/$defs/{prefix}{{model}}")
     properties = {name: whole["properties"][name] for name in model.model_fields if name not in NOT_WRITTEN}
     return {

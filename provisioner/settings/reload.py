@@ -47,10 +47,10 @@ class Configuration:
         (``state/directory_note.py``)."""
 
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
-        """Return the limits in effect: new limits if the files have changed and are valid, else ``limits``.
+        """Return the limits in effect. These are new limits if the files have changed and are valid, else ``limits``.
 
-        Refused files are read again at each call, because changed permissions, another changed file, or the end of a
-        machine may make them valid.
+        Refused files are read again at each call. They may become valid without a change, for example when a machine
+        ends.
         """
         directory = self._directory_signature()
         if not self.refused and self._get_signature(directory) == self._signature:
@@ -86,7 +86,7 @@ class Configuration:
                 raise ValueError(f"templates.{record.template}: cannot be removed while it has machines")
 
     def _changed_start_settings(self, new: Settings) -> list[str]:
-        """Return the settings that have changed since the start and take effect only after the next start."""
+        """Return the settings that have changed since the start but take effect only at the next start."""
         started = self._started
         changed = [name for name in ONLY_AT_START if getattr(new, name) != getattr(started, name)]
         return changed + [
@@ -97,15 +97,15 @@ class Configuration:
         ]
 
     def _get_signature(self, directory: object) -> object:
-        """Return a value that changes if ``directory`` or one of the files that the settings name changes."""
+        """Return a value that changes with ``directory`` and with each file that the settings name."""
         sections = (self.settings, self.settings.server, *self.settings.pools.values())
         return directory, signature(value for part in sections for _, value in part if isinstance(value, Path))
 
     def _directory_signature(self) -> object:
-        """Return a value that changes whenever one of the directory's JSON or YAML files changes.
+        """Return a value that changes whenever a JSON or YAML file in the directory changes.
 
-        State files are left out, because they change all the time. If the directory is unreadable, the signature is
-        empty, and the error is reported when the files are read.
+        State files do not count, because they change all the time. For an unreadable directory, the value is empty. The
+        error is then reported when the files are read.
         """
         with suppress(OSError):
             names = [one.name for one in os.scandir(self._path.parent) if one.name not in STATE_FILES]

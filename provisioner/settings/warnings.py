@@ -43,7 +43,8 @@ def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str
 def find_size_warnings(
     settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]
 ) -> list[Finding]:
-    """Return a finding for each template that promises larger machines than the places of its pools make."""
+    """Return a finding for each template that promises larger machines than its pools make. ``sizes``: the machines'
+    size by pool."""
     return [
         Finding(name, Severity.WARNING, line)
         for template in templates
@@ -55,7 +56,7 @@ def find_size_warnings(
 
 
 def _server_warnings(settings: Settings) -> Iterator[str]:
-    """Warn if more readers than intended can reach the server, or if it cannot serve at all."""
+    """Warn if a file of the server is missing. Warn if unintended readers can see the server's pages or its token."""
     server = settings.server
     for name in ("token_file", "tls_cert", "tls_key"):
         path = getattr(server, name)
@@ -97,7 +98,7 @@ def _missing_file_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _price_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of templates without a price, because the budget counts the cost of their machines as 0."""
+    """Warn of templates without a price if there is a budget. The budget counts the cost of their machines as 0."""
     if settings.budget.per_hour is None and settings.budget.per_month is None:
         return
     limits = settings.limits()
@@ -110,8 +111,8 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
-    """Warn of each attribute that is spelled almost like an attribute of HF, because HF would read it as an attribute
-    of the site."""
+    """Warn of each attribute with a misspelled name of an HF attribute. HF would read it as an attribute of the
+    site."""
     known = NUMERIC_ATTRIBUTES | {"type"}
     for name in template.attributes.keys() - known - SITE_ATTRIBUTES:
         if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75):
@@ -129,7 +130,10 @@ def _slot_warnings(template: Template) -> Iterator[str]:
 
 
 def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
-    """Warn if a template promises larger hosts than its machines are, because such a host gets too much work."""
+    """Warn if a template promises larger or much smaller hosts than its machines are.
+
+    HF gives too much work to a host that is smaller than promised. A larger host stays partly idle.
+    """
     limits = settings.template_limits.get(template.id)
     for name in limits.pools if limits else ():
         pool = settings.pools.get(name)
@@ -140,7 +144,7 @@ def _size_warnings(settings: Settings, template: Template) -> Iterator[str]:
 
 
 def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """Yield a line for each resource of which machines in the pool have less than the template promises."""
+    """Yield a line for each resource if the pool's machines have less than the template promises."""
     for attribute, promised, actual, unit in _compared_resources(template, size):
         if promised > actual:
             yield (
@@ -150,8 +154,8 @@ def _promise_warnings(template: Template, pool: str, size: MachineSize) -> Itera
 
 
 def _idle_warnings(template: Template, pool: str, size: MachineSize) -> Iterator[str]:
-    """Yield a line for each resource that stays idle because a pod requests much more of it than its template
-    promises."""
+    """Yield a line for each resource if the pool's machines have much more than the template promises. HF's work leaves
+    the rest idle."""
     for attribute, promised, actual, unit in _compared_resources(template, size):
         if actual > MOST_OVERHEAD * promised:
             yield (

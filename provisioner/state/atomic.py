@@ -1,7 +1,8 @@
-"""Reading and replacing whole files in the state directory. The imports are few, so that a script starts fast.
+"""Functions that read and replace whole files in the state directory. The module imports little, so that a script
+starts fast.
 
-A reader needs no lock, because it sees either the old content or the new content, never a mixture. A replaced file
-survives a power cut.
+A reader needs no lock. It sees either the old content or the new content, never a mixture. A replaced file survives a
+power cut.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Located:
 
 
 def tries() -> Iterator[bool]:
-    """Yield once for each try to read a file that may come from a cache, with a pause between two tries. Yield True for
+    """Yield once for each try to read a file that may come from a cache. Pause between two tries. The value is True for
     the last try, else False."""
     for turn in range(OPEN_AGAIN):
         yield False
@@ -75,8 +76,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    The file is opened again if the server has replaced it meanwhile (ESTALE), or if the file has two names (hard
-    links), because an NFS cache may still show the temporary name.
+    The function opens the file again if the NFS server has replaced the file meanwhile (ESTALE). It also opens a file
+    with two names again. An NFS cache may still show a temporary name.
     """
     for is_last in tries():
         try:
@@ -123,11 +124,11 @@ def replace(
 ) -> None:
     """Replace the file's content: write a temporary file beside it, fsync, rename, fsync the directory.
 
-    The new file gets the group of the old file, and exactly ``mode``, whatever the umask is. ``durable``: False omits
-    both fsyncs, for files that are soon written again. ``check``: called just before the rename; it may raise.
+    The new file keeps the old file's group and gets exactly ``mode``. ``durable``: False omits both fsyncs. ``check``:
+    called just before the rename; its error stops the write.
 
-    Raises StateUnwritable, or Disturbed if ``stop_replacing`` was called meanwhile. If an error is raised before the
-    rename, the old content stays and the temporary file is removed.
+    Raises StateUnwritable, or Disturbed after ``stop_replacing``. After an error before the rename, the old content
+    stays.
     """
     with _written_aside(path, content, durable=durable, mode=mode) as aside_path:
         check()
@@ -153,9 +154,9 @@ def create_whole(path: str, content: bytes) -> bool:
 
 @contextmanager
 def _written_aside(path: str, content: bytes, *, durable: bool, mode: int) -> Iterator[str]:
-    """Yield the path of a temporary file that contains the new content. The caller gives the file its final name.
+    """Yield the path of a temporary file with the new content. The caller gives the file its final name.
 
-    On exit, the directory is synced if the write is ``durable``. Raises StateUnwritable.
+    On exit, the function syncs the directory if the write is ``durable``. Raises StateUnwritable.
     """
     aside_path = f"{path}.{os.getpid()}-{os.urandom(4).hex()}{ASIDE_SUFFIX}"  # no other writer uses this name
     with writing(path), _directory_of(path) as directory:  # if the directory cannot be opened, the old content stays
@@ -179,7 +180,7 @@ def _rename(aside_path: str, path: str) -> None:
 
 
 def stop_replacing(path: str) -> None:
-    """Remove all temporary files that were written to replace ``path``, so that no writer replaces it after this call.
+    """Remove all temporary files that were written to replace ``path``. Their writers then fail to replace ``path``.
     Raises OSError."""
     for aside_path in _asides(path):
         discard(aside_path)
@@ -205,10 +206,9 @@ def _write_aside(aside_path: str, content: bytes, path: str, *, durable: bool, m
 
 
 def _keep_group(descriptor: int, path: str) -> None:
-    """Give the new file the group of the old file, so that scripts and loop can still write the file if they run as two
-    users of one group.
+    """Give the new file the group of the old file. Scripts and loop may run as two users of this group.
 
-    Refuse to replace a link, because an operator may have made it on purpose. Raises OSError.
+    Refuse to replace a link, because an operator may have made the link on purpose. Raises OSError.
     """
     try:
         facts = os.lstat(path)
@@ -227,8 +227,8 @@ def _keep_group(descriptor: int, path: str) -> None:
 
 
 def open_shared(path: str, flags: int) -> int:
-    """Open a file, and create the file if it is missing. If this user owns the file, the file becomes writable for the
-    group, whatever the umask was."""
+    """Open a file, and create a missing file. If this user owns the file, make the file writable for the group,
+    whatever the umask is."""
     descriptor = open_own(path, flags | os.O_CREAT, FILE_MODE)
     facts = os.fstat(descriptor)
     if facts.st_mode & 0o777 != FILE_MODE and facts.st_uid == os.geteuid():

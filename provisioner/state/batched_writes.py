@@ -1,17 +1,18 @@
-"""Batched writes (group commit): one write adds to intent the documents of all waiting scripts.
+"""Batched writes (group commit): one write adds the documents of all waiting scripts to intent.
 
 A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes the
 posted documents together with its own.
 
-* A posted write is a file with the documents to add, so the fsyncs of one write serve all waiting scripts.
-* The owner locks the file while it waits. So a writer knows that the owner of an unlocked file is dead, and does not
-  write its documents.
-* A writer removes the file after it has written the documents durably. A missing file is only a hint that the documents
-  were written; the proof is in the data.
+* A posted write is a file with the documents to add. The fsyncs of one write serve all waiting scripts.
+* The owner of the file locks it while the owner waits. An unlocked file shows that its owner is dead. A writer does not
+  write the documents of a dead owner.
+* A writer removes the file after the documents are durable. So a missing file is only a hint that the documents were
+  written. The proof is in the data.
 * An owner that gives up removes its file, then the temporary file of every writer (``withdraw``).
-* Just before its rename, a writer checks that all owners in its batch still wait. If an owner gives up, one of three
-  things holds: the writer notices this, the writer's temporary file is removed, or the owner finds its documents in the
-  data.
+* Just before its rename, a writer checks that all owners in its batch still wait.
+
+So if an owner gives up, one of three things happens: the writer notices it, the writer loses its temporary file, or the
+owner finds its documents in the data.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class BatchedWrite:
         return False
 
     def confirm_written(self) -> None:
-        """Remove the posted file, because its documents are durable. If the removal fails, the owner finds the
+        """Remove the posted file, because its documents are durable. If the file cannot be removed, the owner finds the
         documents in the data."""
         with suppress(OSError):
             discard(self._path)
@@ -93,8 +94,7 @@ class BatchedWrite:
     def withdraw(self) -> None:
         """Withdraw the write. After this call, the documents are either in the data or will never be.
 
-        If the system refuses a step, try again for a moment, because only all steps together withdraw the write. Raises
-        StateUnwritable.
+        If the system refuses a step, try all steps again for a moment. Raises StateUnwritable if a step still fails.
         """
         for is_last in tries():
             try:
@@ -110,8 +110,8 @@ def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
     """Return the posted writes for the data at ``path`` whose owners still wait. Remove the posted writes of dead
     processes.
 
-    ``facts``: the properties of the data. A posted write that is unreadable or meant for other data stays, because its
-    owner also waits for the lock and writes the documents itself.
+    ``facts``: the properties of the data. An unreadable posted write stays, and so does a posted write for other data.
+    The owner also waits for the lock, and then writes the documents itself.
     """
     directory, prefix = os.path.dirname(path), _prefix(path)
     names: list[str] = []

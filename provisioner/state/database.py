@@ -46,12 +46,10 @@ class StateStorage(Storage):
         return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
 
     def read_before(self, name: str) -> Tables:
-        """Return the tables before the table ``name``. If the file does not have the form that we write, return all
-        tables.
+        """Return the tables before the table ``name``. If the file does not have our own form, return all tables.
 
-        Not reading the later tables saves time if the last table is large (twelve megabytes of answers). Of the unread
-        part, only the last bytes are checked. These bytes show whether the file was cut off. Raises the errors of
-        ``read``.
+        This call is faster than ``read`` if the last table is large. It checks only the last bytes of the unread part.
+        These bytes show whether the file was cut off. Raises the errors of ``read``.
         """
         with suppress(OSError, ValueError, RecursionError):
             tables = json.loads(_beginning(self._path, f',"{name}":{{'.encode()) + b"}")
@@ -75,11 +73,11 @@ class StateStorage(Storage):
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """Return the content before ``mark`` in a file that ends as ``ENDS`` lists.
+    """Return the content before ``mark`` in a file with one of the endings in ``ENDS``.
 
-    ``mark``: a table's name in quotes. Inside a JSON text, these quotes have backslashes, so a match is a key. If the
-    key is at another depth, the content before it does not parse. Raises OSError, or ValueError if the file has another
-    ending or lacks ``mark``.
+    ``mark``: a table's name in quotes. Quotes inside a JSON text have backslashes, so only a key matches. The content
+    before a key at another depth does not parse. Raises OSError. Raises ValueError if the file has another ending or
+    lacks ``mark``.
     """
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         size = os.fstat(descriptor).st_size
@@ -94,7 +92,7 @@ def _beginning(path: str, mark: bytes) -> bytes:
 
 
 def encode_json(content: Mapping[str, Any]) -> bytes:
-    """Return a database, or a part of a database, as bytes of JSON without white space, as in our files."""
+    """Return a database, or a part of it, as JSON bytes. The form has no white space, as in our files."""
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
