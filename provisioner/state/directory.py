@@ -1,6 +1,6 @@
 """The state directory: the state of scripts and loop, kept in files.
 
-The scripts import this module at each call, so it imports each part only at the part's first use.
+The scripts import this module at each call. So the module imports each part of the state only at the part's first use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ on a full disk."""
 
 
 class _Part:
-    """A part of the state that is made at its first use, so that a script imports only the parts that it needs."""
+    """A part of the state that is made at its first use. So a script imports only the parts that it needs."""
 
     def __init__(self, module: str, kind: str, place: str = "") -> None:
         """Set the module and the class of the part.
@@ -72,8 +72,8 @@ _part: Any = _Part
 
 
 class StateFiles:
-    """The files of a state directory. Each file's class is imported at its first use. Opening a directory reads and
-    writes no file.
+    """The files of a state directory. Each file's class is imported at its first use. The constructor reads and writes
+    no file.
 
     Raises StateMissing if the path is relative and the working directory does not exist any more.
     """
@@ -123,8 +123,8 @@ class StateFiles:
         return None
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. Raises
-        StateError."""
+        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        Raises StateError."""
         if reason or os.path.exists(f"{self.path}/refused/{script}"):
             self.refused.note(script, reason)
 
@@ -174,8 +174,7 @@ class StateDir(StateFiles):
         negative.
 
         The file system's clock gives both times (law: time is an argument). The loop also writes intent when it trims
-        intent. So after a trim the number is smaller than the seconds since HF's last call, and requests seem younger
-        than they are. Raises StateUnreadable.
+        old requests. After a trim, the number is smaller than the seconds since HF's last call. Raises StateUnreadable.
         """
         written = atomic.stat_file(self.intent.path)
         signs = [atomic.stat_file(path) for path in (self.heartbeat.path, self.loop_lock.path)]
@@ -183,7 +182,7 @@ class StateDir(StateFiles):
         return 0.0 if written is None or last is None else max(last - written.st_mtime, 0.0)
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        """Return each of HF's two files (provider config, templates) that scripts and loop have read with different
         contents. Raises StateError."""
         from provisioner.state.marker_files import differences
 
@@ -242,8 +241,8 @@ class StateDir(StateFiles):
     def poll(self, ids: Iterable[str]) -> Polled:
         """Return the answer to each known id.
 
-        Each answer is read after the id's file in ``seen`` was touched. The loop publishes that it is about to cancel
-        and then reads ``seen``. So either the loop notices the poll, or the script notices the cancel.
+        The script touches the id's file in ``seen`` before it reads the answer. The loop announces a cancel before it
+        reads ``seen``. So either the loop notices the poll, or the script notices the cancel.
 
         Raises StateError.
         """

@@ -1,4 +1,4 @@
-"""The note beside a configuration: a list of the state directories on which loops with this configuration have started,
+"""The note beside a configuration. It lists the state directories on which loops with this configuration have started,
 the newest last.
 
 The note is only a hint for operators. If the note cannot be written or read, no directory is known.

@@ -1,7 +1,7 @@
 """Dumps of a state directory. Scripts and loop keep running while a dump is taken.
 
-A dump omits poll markers, HF's list of hosts, the pool status and locks, because old copies of these would be wrong
-when the dump is restored.
+A dump omits poll markers, HF's list of hosts, the pool status and locks. A restore of old copies of these would be
+wrong.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
 def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
-    """Return the manifest and the packed dump, with all files as of one moment.
+    """Return the manifest and the packed dump. All files in the dump are as of one moment.
 
-    The databases are read under their writers' locks, so that intent contains every request in memory. Raises
+    The function reads the databases under their writers' locks, so that intent contains every request in memory. Raises
     StateError, for example if a file is lost, old or damaged.
     """
     return copy_context().run(_take_dump, state)
@@ -58,8 +58,7 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
 
 
 def _check(file: StateFile) -> None:
-    """Raise StateUnreadable unless the file has its newest generation, because a restore of an older file would not
-    help."""
+    """Raise StateUnreadable unless the file is usable. A restore of a lost, old or damaged file would not help."""
     if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(f"{file.path}: is {condition}; no dump was written. {file.advice} Then try again.")
 

@@ -1,7 +1,8 @@
-"""The format of a dump: a .tar.gz whose first member, the manifest, gives size, digest and modification time of each
-file.
+"""The format of a dump: a .tar.gz file. Its first member, the manifest, gives the size, digest and modification time of
+each other file.
 
-A dump is refused if it was cut off, altered or extended, or if a newer version wrote it. The functions are pure.
+A dump is refused if it was cut off, altered or extended. It is also refused if a newer version wrote it. The functions
+are pure.
 """
 
 from __future__ import annotations

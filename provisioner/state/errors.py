@@ -1,4 +1,4 @@
-"""Errors and conditions of the state, however it is kept, and the texts for a state that is kept in files."""
+"""Errors and conditions of the state. The texts here are for a state that is kept in files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StateUnreadable(StateError):
 
 
 class StateDenied(StateError):
-    """This user may not read the file, which may be intended, or the server refuses the login or the call. The content
+    """This user may not read the file, or the server refuses the login or the call. This may be intended. The content
     was left as it is."""
 
 
@@ -39,7 +39,7 @@ class StateTooNew(StateError):
 
 
 class StateStale(StateError):
-    """A newer version of the file or object was written, or other processes keep writing at the same moment."""
+    """A newer version of the file or object exists, or other processes keep writing at the same moment."""
 
 
 class StateExists(StateError):
@@ -102,7 +102,7 @@ def missing(path: str, advice: str) -> StateMissing:
 
 
 def is_stale(directory: str) -> bool:
-    """Return True if the NFS server no longer has this directory, although it may have a new directory of the same
+    """Return True if the NFS server no longer has this directory. The server may have a new directory with the same
     name."""
     try:
         os.stat(directory)
@@ -135,7 +135,7 @@ def writing(path: str, done: str = "written") -> Iterator[None]:
 
 
 def not_ours_message(path: str, message: str) -> str:
-    """Return the message for a path of ours at which there is a link, or another object that is not a regular file.
+    """Return the message about a link, or another irregular file, at a path of ours.
 
     ``message``: the text of the error from ``open_own``.
     """
@@ -166,24 +166,24 @@ def advice_message(error: OSError) -> str:
 
 
 class Condition(StrEnum):
-    """The condition of a state file, concluded from the file and from the lock file beside it.
+    """The condition of a state file. The data file and the lock file beside it show the condition.
 
-    The lock file records the last generation that was written durably, and stays if the data file is removed. So a data
-    file that is older than the record was put there from outside. *Trim* is the loop's removal of old requests from
-    intent.
+    The lock file records the last generation that was written durably. The lock file stays if the data file is removed.
+    So a data file that is older than the record was put there from outside. *Trim* is the loop's removal of old
+    requests from intent.
 
     * NEW: the file is absent, and no generation is recorded. Scripts make intent. A loop at its start makes memory.
     * MISSING: the file is absent, but a generation is recorded. Scripts and trim refuse to write. A loop at its start
-      rebuilds memory and latches the brake. If memory exists, an absent intent is MISSING, whatever the lock file of
-      intent records.
+      rebuilds memory and latches the brake. An absent intent is also MISSING if memory exists.
     * UNREADABLE: the file does not parse. Scripts and trim refuse to write. A loop at its start does not plan.
     * OLDER: the file has an older generation than the record. Scripts and trim read the file again, because an NFS
-      cache may be late, and refuse to write if it stays old. A loop at its start rebuilds memory and latches the brake.
+      cache may be late. If the file stays old, they refuse to write. A loop at its start rebuilds memory and latches
+      the brake.
     * ALONE: the file has no lock file. Scripts and trim write. A loop at its start uses the memory and latches the
       brake.
     * FINE: the file has the recorded generation or a newer generation. Scripts and trim write. A loop goes on.
 
-    `provisioner recover` writes intent again if intent is MISSING, UNREADABLE or OLDER, and moves an UNREADABLE memory
+    `provisioner recover` writes an intent again that is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
     aside.
     """
 
@@ -199,7 +199,7 @@ class Condition(StrEnum):
 
 
 def condition(generation: int | None, noted: int | None) -> Condition:
-    """Return the condition of a readable file with this ``generation``, or of an absent file (None).
+    """Return the condition of a readable file with this ``generation``. For an absent file, ``generation`` is None.
 
     ``noted``: the generation that the lock file records; 0 if the record is unknown; None if there is no lock file.
     """

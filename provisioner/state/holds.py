@@ -1,8 +1,7 @@
 """``holds.json``: the operators' holds. Commands write the file under its lock, and the loop reads it. Scripts do not
 use it.
 
-The file is refused if it was written before and is now missing, if it does not parse, or if it is an old copy, because
-only an operator may release a hold.
+A lost, unparsable or old file is refused, because only an operator may release a hold.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ class HoldStore(StateFile):
         return self._holds(tables)
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after. Raises the
-        errors of ``read``.
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
+        Raises the errors of ``read``.
 
-        ``anew``: if the file is unusable, move it aside and call ``change`` with no holds. Raises StateUnwritable.
+        ``anew``: True if an unusable file is moved aside; ``change`` then gets no holds. Raises StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
             before = self._read_usable() if anew else self.read()
@@ -87,8 +86,8 @@ def _key(hold: Hold) -> str:
 
 
 def with_hold(holds: Holds, hold: Hold) -> Holds:
-    """Return the holds with ``hold`` added. If the same hold is set already, return the holds unchanged, so that they
-    still name the first operator."""
+    """Return the holds with ``hold`` added. A hold that is set already stays unchanged and still names its first
+    operator."""
     if any(_key(known) == _key(hold) for known in holds.current):
         return holds
     return replace(holds, current=(*holds.current, hold))

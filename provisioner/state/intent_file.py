@@ -1,5 +1,5 @@
-"""``intent.json``: HF's requests and return requests. Scripts add records and the loop removes them, both under the
-lock of the file.
+"""``intent.json``: HF's requests and return requests. Scripts add records, and the loop removes them, under the file's
+lock.
 
 The scripts import this module at each call. So modules that only the loop needs (model, record_format) are imported
 where they are used.
@@ -74,9 +74,8 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, the newest generation is higher than the generation of the returned intent. An
-        older file is first read again for a moment, because an NFS cache may still show it. Raises the errors of
-        ``read``.
+        If an old copy was put back, the newest generation is higher than the intent's own generation. NFS caches may be
+        late, so the method first reads an older file again. Raises the errors of ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data, see ``StateFile.condition``
@@ -86,8 +85,7 @@ class IntentFile(StateFile):
         return intent, max(newest, intent.generation)
 
     def check(self, provisioner: str) -> None:
-        """Check the file as ``IntentStore.add`` does for a script that asks for machines, but without a lock and
-        without a write.
+        """Check that a script could add a request for ``provisioner`` now. The method takes no lock and writes no file.
 
         Raises the errors of ``IntentStore.add``.
         """
@@ -98,8 +96,7 @@ class IntentFile(StateFile):
         """Return the documents of those ids (requests or returns) that intent contains. This method does not import the
         model, so that scripts start fast.
 
-        Raises the errors of ``read``, and StateStale if an id is missing and the file is an old copy, because a newer
-        file may contain the id.
+        Raises the errors of ``read``. Raises StateStale if the file is an old copy and lacks an id.
         """
         wanted = list(identifiers)
         recorded = self._pick(self.load(), wanted)
@@ -134,7 +131,7 @@ class IntentFile(StateFile):
 
     def _settled(self, newest: int, create_for: str | None) -> Tables:
         """Return tables that are not older than ``newest``, read without the lock. Try again for a moment, because an
-        NFS cache may still show an older file.
+        NFS cache may be late.
 
         Raises StateMissing or StateStale if the newest file does not appear.
         """
@@ -196,8 +193,7 @@ class IntentStore(IntentFile):
     whole file."""
 
     def note_newest(self, generation: int) -> None:
-        """Raise the generation in the lock file to ``generation`` if it is lower. From now on, writers refuse an older
-        file.
+        """Raise the lock file's generation to ``generation`` if it is lower. From now on, writers refuse an older file.
 
         Raises StateUnwritable or LockTimeout.
         """
@@ -205,10 +201,10 @@ class IntentStore(IntentFile):
             lock.generation = max(lock.generation, generation)
 
     def restore(self, wanted: Intent) -> str | None:
-        """Put back lost requests and returns; return the path of the copy of the previous file, if there was one.
+        """Put back lost requests and returns. Return the path of the copy of the previous file, if there was a file.
 
         The newest generation is the lock file's or ``wanted.generation``, whichever is higher. A file with the newest
-        generation keeps its records; an older or unreadable file is replaced. Raises StateMissing, StateTooNew,
+        generation keeps its records. An older or unreadable file is replaced. Raises StateMissing, StateTooNew,
         StateUnwritable or LockTimeout.
         """
         from provisioner.state.record_format import intent_documents
@@ -246,10 +242,10 @@ class IntentStore(IntentFile):
             self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
     def add(self, added: Rows, *, create_for: str | None = None, wait: float = LOCK_WAIT) -> None:
-        """Add requests and returns, by table and new id, durably. One write also adds the documents of waiting scripts.
+        """Add requests and returns durably, by table and new id. One write also adds the documents of waiting scripts.
 
-        ``create_for``: the provisioner id. The first addition to a new state directory creates the file for this
-        provisioner; a file of another provisioner is refused.
+        ``create_for``: the provisioner id. In a new state directory, the first addition creates the file for this
+        provisioner. Another provisioner's file is refused.
 
         Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError
         for another provisioner's file.
@@ -271,8 +267,8 @@ class IntentStore(IntentFile):
                 raise
 
     def _wait_for_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
-        """Wait for the lock. Return True if this process has the lock, False if another writer has written the posted
-        documents. Raises LockTimeout."""
+        """Wait for the lock. Return True if this process has the lock. Return False if another writer has written the
+        posted documents. Raises LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
         with write.posted(terms):
             if lock.acquire(stop=write.is_gone):
@@ -284,10 +280,9 @@ class IntentStore(IntentFile):
         raise lock.timeout()
 
     def _has_written(self, write: BatchedWrite) -> bool:
-        """Return True if the documents are in the file, whichever process wrote them. The documents are then durable.
+        """Return True if the documents are in the file, whichever process wrote them. Make the documents durable.
 
-        The search compares bytes, because parsing would take five megabytes in each of fifty scripts that are served at
-        once.
+        The search compares bytes, because parsing would take five megabytes in each of fifty waiting scripts.
         """
         content = read_if_present(self.path, self.advice) or b""
         if not all(entry in content for entry in entries(write.tables)):

@@ -1,7 +1,7 @@
 """Recovery of lost state files by `provisioner recover`: find the damage, plan the writes, and write.
 
-A lost intent.json is made again from memory.json. If memory.json is lost too, intent is made from an older copy, from
-the answers that were reported to HF and from the names of running machines.
+The recovery makes a lost intent.json from memory.json. If memory.json is lost too, the recovery uses three sources: an
+older copy of intent, the answers to HF, and the names of running machines.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Files:
 
     @property
     def needs_machines(self) -> bool:
-        """Return True if the files together do not contain all requests, so that the names of running machines are
-        needed to find the missing requests."""
+        """Return True if the files together do not contain all requests. The recovery then needs the running machines'
+        names to find the missing requests."""
         return not (self.is_fine("intent") or self.is_fine("memory"))
 
 
@@ -82,8 +82,8 @@ class Recovery:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Return the kinds of unreadable files that the recovery moves aside before it writes. Intent is never among
-        these kinds, because the write of intent itself moves an unreadable intent aside."""
+        """Return the kinds of unreadable files that the recovery moves aside before it writes. The write of intent
+        itself moves an unreadable intent aside."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 
@@ -96,8 +96,8 @@ class Recovery:
     def latched(self) -> bool:
         """Return True if the brake is latched, or if a loop will latch the brake because of intent.
 
-        Return False if memory is lost, because the loop will latch a new brake when it rebuilds memory, and an operator
-        has to see the new brake before releasing it.
+        Return False if memory is lost. The loop then rebuilds memory and latches a new brake. An operator has to see
+        the new brake before releasing it.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)
@@ -114,7 +114,7 @@ class Recovery:
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """Return True if a release of the brake would have no effect now, although the operator may want a release."""
+        """Return True if a release of the brake would have no effect now."""
         return not self.releases(applied=applied) and (self.is_wrong or not self.files.is_fine("memory"))
 
 
@@ -133,8 +133,7 @@ def read_files(state: RecoverableState) -> Files:
 
 
 def _read_files(state: RecoverableState) -> Files:
-    """Read the files once. Intent is read before memory, so that a request that is removed meanwhile does not look
-    lost."""
+    """Read the files once. Intent is read before memory. So a request that is removed meanwhile does not look lost."""
     conditions: dict[str, Condition] = {}
     reasons: dict[str, str] = {}
     intent: Intent | None = _read("intent", state.intent, conditions, reasons)
@@ -171,8 +170,8 @@ def _read(kind: str, part: Any, conditions: dict[str, Condition], reasons: dict[
 def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance: str) -> Recovery:
     """Plan the recovery, without reading or writing files.
 
-    ``machines``: the running machines, or, if no file is lost, only the orphans that memory knows. ``prefix``: the
-    prefix of machine names. ``instance``: the provider instance that owns intent, used if no file names the owner.
+    ``machines``: the running machines; if no file is lost, only the orphans that memory knows. ``prefix``: the prefix
+    of machine names. ``instance``: the provider instance that owns intent if the files do not name an owner.
     """
     wanted = _find_wanted(files, machines, prefix)
     current = _records(files.intent) if files.is_fine("intent") else {}
@@ -189,8 +188,8 @@ def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance
 
 
 def _find_wanted(files: Files, machines: Iterable[str], prefix: str) -> Records:
-    """Return the records that should be in intent, by id. If several sources have a record, memory counts first, then
-    the present intent, then answers, then machine names."""
+    """Return the records that should be in intent, by id. Several sources may have a record. Memory then counts first,
+    then the present intent, then answers, then machine names."""
     wanted: Records = {}
     if files.needs_machines:
         wanted |= _records_from_names(machines, prefix) | _records_from_answers(files.answers) | _records(files.intent)
@@ -210,7 +209,7 @@ def _records(intent: Intent | None) -> Records:
 
 
 def _records_from_memory(memory: Memory) -> Records:
-    """Return intent as it was when memory was written, without records that the loop may have trimmed already."""
+    """Return intent as it was when memory was written. Records that the loop may have trimmed already are left out."""
     found: Records = {}
     for one in memory.requests.values():
         if not one.is_trimmed:
@@ -222,8 +221,8 @@ def _records_from_memory(memory: Memory) -> Records:
 
 
 def _records_from_answers(answers: Mapping[str, Answer]) -> Records:
-    """Return a record for each answer: a return request with the names of its machines, or a request with the number of
-    its machines and its account."""
+    """Return a record for each answer. A return request has the names of its machines. A request has the number of its
+    machines and its account."""
     found: Records = {}
     for id_, answer in answers.items():
         machines = json.loads(answer.text)["machines"]
@@ -255,14 +254,14 @@ NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return the pool of each machine without a request. Machines in pools that were not observed are left out."""
+    """Return the pool of each machine without a request. Machines in unobserved pools are left out."""
     seen = find_snapshots(observations).values()
     return {name: snapshot.pool for snapshot in seen for name in plan.unknown if name in snapshot.machines}
 
 
 def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
-    """Return the text that says what the recovery did or would do, and what the operator does next. ``applied``,
-    ``release``: options of the call."""
+    """Return the text that says what the recovery did or would do, and the operator's next step. ``applied``,
+    ``release``: options of the command."""
     written = "All missing records are written. " if plan.writes and applied else ""
     if release and plan.keeps_brake(applied=applied):
         return f"{written}The brake was not released: {_not_released_message(plan, applied=applied)}."
@@ -274,7 +273,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 
 def _next_step_message(plan: Recovery) -> str:
-    """Return the text about the brake if the files are complete and the operator did not ask for a release."""
+    """Return the text about memory and brake if the operator did not ask for a release."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         first = " once no other provisioner makes machines" if plan.files.memory.brake.reason in CONFLICTS else ""
         return f"The brake stays latched. To release it{first}: provisioner recover --release-brake"
@@ -301,7 +300,7 @@ def _not_released_message(plan: Recovery, *, applied: bool) -> str:
 
 
 def apply_recovery(state: RecoverableState, plan: Recovery) -> tuple[str, ...]:
-    """Carry out the plan, except the release of the brake; return the paths of the files that were moved aside. Raises
+    """Carry out the plan, except the release of the brake. Return the paths of the files that were moved aside. Raises
     StateError.
 
     After an interruption at any point, the recovery can be run again.
@@ -317,9 +316,9 @@ def apply_recovery(state: RecoverableState, plan: Recovery) -> tuple[str, ...]:
 
 
 def _make_room(kind: str, part: Any) -> str:
-    """Move aside a file that is still unreadable; return its new path.
+    """Move aside a file that is still unreadable. Return its new path.
 
-    Return an empty path if another recovery has moved the file, or a loop has made it again.
+    Return an empty path if the file is readable or gone by now.
     """
     conditions: dict[str, Condition] = {}
     _read(kind, part, conditions, {})

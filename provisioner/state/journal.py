@@ -90,9 +90,9 @@ class Journal:
                 self._unwritten = self._unwritten[-UNWRITTEN_BYTES:].partition(b"\n")[2]
 
     def _append(self) -> int:
-        """Write the unwritten lines at the end of the newest file, and return the file's size.
+        """Write the unwritten lines at the end of the newest file. Return the file's size.
 
-        If a crash or a full disk left a partial line there, end this line first.
+        A crash or a full disk may have left a partial line there. If so, end this line first.
         """
         with closed_at_end(open_shared(self.path, os.O_RDWR | os.O_APPEND)) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -127,9 +127,8 @@ class Journal:
         """Return the lines that contain one of ``needles``, which the caller has encoded as JSON. With ``newest``,
         search only the newest file.
 
-        ``most``: maximum number of lines of each file, the newest ones. If the file has more lines, the oldest cycle
-        that is left may lack lines. So this cycle is left out, too, unless it is the only one. An unreadable file
-        raises no error; the excerpt names the file.
+        ``most``: maximum number of lines of each file, the newest lines. Where this limit cuts lines, the oldest cycle
+        left may be incomplete. It is then left out, unless it is the only cycle. The excerpt names an unreadable file.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -145,10 +144,10 @@ class Journal:
         return Excerpt(lines, torn, _find_oldest_time(contents), unreadable)
 
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
-        """Return the contents of the files, the oldest first, and the reason why a file cannot be read.
+        """Return the files' contents, the oldest first, and the reason why a file cannot be read.
 
-        ``names``: the newest file first. A rotation renames a file to a name that is searched later. So no file is
-        missed, but one may be found twice; its inode shows that.
+        ``names``: the newest file first. A rotation renames a file to a name that is searched later. So every file is
+        found. A file that is found twice counts once, because its inode is known.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""
@@ -169,8 +168,10 @@ def _read_into(contents: dict[tuple[int, int], bytes], name: str) -> None:
 
 
 def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[bytes]:
-    """Yield each line that contains a needle, once and in order. Lines without a needle are not parsed. ``whole``: the
-    number of bytes up to the end of the last complete line."""
+    """Yield each line that contains a needle, once and in order. Lines without a needle are not parsed.
+
+    ``whole``: the number of bytes up to the end of the last complete line.
+    """
     ends: dict[int, int] = {}
     for needle in needles:
         place = content.find(needle, 0, whole)
@@ -182,8 +183,8 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Return the lines without the first cycle, because the limit may have cut the beginning of this cycle. If this
-    leaves no line, return all lines."""
+    """Return the lines without the first cycle, because the limit may have cut this cycle. If no other cycle is left,
+    return all lines."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 

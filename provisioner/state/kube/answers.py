@@ -1,8 +1,8 @@
 """The answers to HF, in the status of the requests' objects, and the losses, in the ProvisionerState's status.
 
-A request whose terminal answer HF has not read yet has the phase Ended. Once HF has read the answer, the phase is
-Complete or CompleteWithError, and the server refuses every change of the answer. The write that sets this phase also
-writes the request's record into the same status, unless the record is there already.
+A request has the phase Ended until HF has read its terminal answer. Then its phase is Complete or CompleteWithError,
+and the server refuses every change of the answer. The write that sets this phase also writes the request's record into
+the status, if the record is missing there.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class KubeAnswers:
         return "status" in (self._own.latest() or {})
 
     def signature(self) -> object:
-        """Return a value that changes if the brake changes, if etcd is restored, or if the object of an answer vanishes
-        or appears again. Return None before any loop has written."""
+        """Return a value that changes if the brake changes or etcd is restored. The value also changes if the object of
+        an answer vanishes or appears again. Return None before any loop has written."""
         brake = self._memory.latest and self._memory.latest.brake
         return (self._memory.restored, brake, self._answered - self._objects().keys()) if self.exists() else None
 
@@ -122,8 +122,8 @@ class KubeAnswers:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def write(self, answers: Mapping[str, Answer], lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
-        """Publish the answers first, then the losses and ``available`` (how many further machines each template may
-        have). Raises StateStale if a newer loop has written."""
+        """Publish the answers, then the losses and ``available``. ``available``: how many further machines each
+        template may have. Raises StateStale if a newer loop has written."""
         gone: Counter[str] = Counter(name.rsplit("-", 2)[1] for name in lost if name.count("-") > 1)
         objects, self._events.left = self._objects(), MOST
         self._written = {id_: known for id_, known in self._written.items() if id_ in answers and id_ in objects}
@@ -163,8 +163,8 @@ class KubeAnswers:
             self._record(found, before, written["status"])
 
     def _record(self, found: Item, before: Status, status: Status) -> None:
-        """Write an Event if the object now gives a reason for missing machines and gave no reason before, or if the
-        request has just ended with failed machines."""
+        """Write an Event if the request has just ended with failed machines. Also write an Event if the object now
+        gives its first reason for missing machines."""
         is_open, note = status["phase"] in OPEN, status["conditions"][0]["message"]
         if not is_open and before.get("phase", WAITING) in OPEN and status.get("failed"):
             self._events.record(found, "MachinesFailed", note)
@@ -205,8 +205,8 @@ class KubeAnswers:
                 self._events.record(found, reason, new["brake"] or former, warns=brake is not None)
 
     def finish(self, reported: frozenset[str]) -> None:
-        """Set the final phase of each request whose answer HF has read. If memory's log is long, also write to the
-        requests' objects the records that only the log has. Raises StateError."""
+        """Set the final phase of each request whose answer HF has read. If memory's log is long, also move its records
+        of requests into their objects. Raises StateError."""
         objects, self._reported = self._objects(), reported
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
@@ -276,8 +276,11 @@ def _add_entry(timeline: list[dict[str, str]], text: str) -> list[dict[str, str]
 
 
 def _conditions(before: list[Status], facts: list[tuple[str, bool]], reason: str, message: str) -> list[Status]:
-    """Return the object's conditions in the form that ``kubectl wait`` reads. The time of a condition changes only if
-    the condition's status changes. ``facts``: type of each condition, and whether it is true."""
+    """Return the object's conditions in the form that ``kubectl wait`` reads. ``facts``: each condition's type, and
+    True if the condition is true.
+
+    A condition's time changes only if its status changes.
+    """
     former = {one["type"]: one for one in before}
     conditions = []
     for kind, is_true in facts:

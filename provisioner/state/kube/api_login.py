@@ -1,4 +1,4 @@
-"""Address and login of an API server, from a kubeconfig or from a pod's service account.
+"""Address and login of an API server. A kubeconfig or a pod's service account gives both.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """

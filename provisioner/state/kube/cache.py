@@ -1,8 +1,9 @@
-"""Local copies of all objects of a resource, made from lists alone, or kept up to date by the server's watch.
+"""Local copies of all objects of a resource. A cache makes them from lists alone, or keeps them up to date by the
+server's watch.
 
-The server ends each stream of the watch after ``STREAM_SECONDS``, and the next stream goes on from the last version. A
-longer silence proves that the contact is lost. After ``410 Gone``, or if the server's version became lower, the objects
-are listed again.
+The server ends each stream of the watch after ``STREAM_SECONDS``. The next stream goes on from the last version. A
+longer silence proves that the contact is lost. The cache lists the objects again after ``410 Gone``, or if the server's
+version became lower.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CLOSE_SECONDS = 2.0
 
 
 class Disordered(StateError):
-    """Raised if a stream cannot be followed any further, so that the objects must be listed again."""
+    """Raised if a stream cannot be followed any further. The cache must then list the objects again."""
 
 
 class ListedObjects:
@@ -139,8 +140,11 @@ class ObjectCache(ListedObjects):
         self.check()
 
     def check(self) -> None:
-        """Raise StateError if a call was denied, if the first list has not ended, or if the server was silent for more
-        than ``BLIND_SECONDS`` (law: a failed observation is not an empty observation)."""
+        """Raise StateError if the objects are unknown (law: a failed observation is not an empty observation).
+
+        The objects are unknown after a denied call and before the end of the first list. They are also unknown if the
+        server was silent for more than ``BLIND_SECONDS``.
+        """
         if isinstance(self._problem, StateDenied):
             raise StateDenied(str(self._problem))
         if not self.resource_version:
@@ -181,8 +185,8 @@ class ObjectCache(ListedObjects):
         self._problem = problem
 
     def _follow(self, began: float) -> None:
-        """Follow one stream to its end, or until the connection breaks off. Raises StateError if the server opens no
-        stream, and Disordered if the objects must be listed again."""
+        """Follow one stream until it ends or the connection breaks. Raises StateError if the server opens no stream.
+        Raises Disordered if the objects must be listed again."""
         # If etcd was restored, our version may be ahead of the server's, and the server then streams nothing.
         self._check_order(_version(self._api.call("GET", f"{self._query}limit=1", partial=True).document))
         seconds = round(STREAM_SECONDS * random.uniform(0.8, 1.0))

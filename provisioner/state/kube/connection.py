@@ -1,4 +1,4 @@
-"""Calls of a Kubernetes API server with the standard library alone. Each whole call is limited in time and size.
+"""Calls to a Kubernetes API server with the standard library alone. Each whole call is limited in time and size.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -139,8 +139,8 @@ class Connection(http.client.HTTPConnection):
         self.socket.settimeout(self._left())
 
     def connect(self) -> None:
-        """Connect, through the proxy if there is one. The server's certificate is checked before the token is read, so
-        that no other server gets the token."""
+        """Connect, through the proxy if there is one. Check the server's certificate before reading the token. So no
+        other server gets the token."""
         super().connect()
         if not self._is_encrypted:
             return
@@ -222,8 +222,11 @@ class ApiServer:
     """A client of an API server. Each thread has a connection of its own, which stays open between calls."""
 
     def __init__(self, read_access: Callable[[], Access], namespace: str = "") -> None:
-        """Store how to reach the server. ``read_access``: function that returns the access; it is called at the first
-        call, and again after a refused login. ``namespace``: replaces the namespace of the access; empty to keep it."""
+        """Store how to reach the server.
+
+        ``read_access``: function that returns the access. The first call to the server calls this function, and so does
+        the next call after a refused login. ``namespace``: replaces the namespace of the access; empty to keep it.
+        """
         self._read_access, self._namespace = read_access, namespace
         self._access: Access | None = None
         self._own = threading.local()
@@ -257,8 +260,10 @@ class ApiServer:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
         A call without a response is repeated once, so make only calls that may be repeated. ``content``: type of the
-        body. ``partial``: get only the metadata of objects. Raises StateError, in particular StateUnreachable,
-        StateDenied, and StateMissing if the resource kinds or the namespace are missing.
+        body. ``partial``: get only the metadata of objects.
+
+        Raises StateError, in particular StateUnreachable or StateDenied. Raises StateMissing if the resource kinds or
+        the namespace are missing.
         """
         headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
         sent = None
@@ -339,7 +344,7 @@ class ApiServer:
         """Open a watch and return its events. ``path`` contains ``watch=true``. Iteration raises StateUnreachable if
         the server sends nothing for ``seconds``.
 
-        The watch has a connection of its own. Raises StateError if it cannot be opened.
+        The watch has a connection of its own. Raises StateError if the server opens no watch.
         """
         return Watch(self, path, seconds)
 
@@ -350,9 +355,9 @@ class ApiServer:
 
 
 class Watch:
-    """The events of a watch. Iteration ends when the server ends the watch, or when another thread closes the watch.
+    """The events of a watch. Iteration ends when the server ends the watch, or when another thread closes it.
 
-    Iteration raises StateUnreachable if the connection breaks, or if the server sends nothing for too long.
+    Iteration raises StateUnreachable if the connection breaks, or if the server is silent for too long.
     """
 
     def __init__(self, server: ApiServer, path: str, seconds: float) -> None:

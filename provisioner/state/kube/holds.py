@@ -1,7 +1,7 @@
 """The ProvisionerState object: holds and releases of operators in its spec, and the loop's published status.
 
-``kubectl edit`` changes the holds, too. If the object was deleted or is an old copy, the holds are unknown, because
-only an operator may release a hold.
+``kubectl edit`` changes the holds, too. If the object was deleted or is an old copy, the holds are unknown. Only an
+operator may release a hold.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ KEPT_RELEASES = 200
 
 
 class ProvisionerObject:
-    """The ProvisionerState of one provisioner: as this process last wrote the object, or as the cache has it if the
-    cache is newer."""
+    """The ProvisionerState of one provisioner. The class gives the object as this process last wrote it, or a newer
+    object from the cache."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory
@@ -50,8 +50,10 @@ class ProvisionerObject:
         return found
 
     def forget_written(self) -> None:
-        """Forget what this process has written, so that the object in the cache counts. Called after a restore of etcd,
-        because the server's versions are then lower than the written ones."""
+        """Forget the object that this process has written, so that the object in the cache counts.
+
+        Called after a restore of etcd. The server's versions are then lower than the written version.
+        """
         self._written = None
 
     def create(self) -> None:
@@ -76,10 +78,10 @@ class ProvisionerObject:
         return self._decode(self.latest())
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after. Raises
-        StateMissing, StateUnreadable, or StateStale if other operators keep changing the holds at the same moment.
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
 
-        ``anew``: if the holds are unknown, call ``change`` with no holds.
+        ``anew``: True if unknown holds are replaced; ``change`` then gets no holds. Raises StateMissing or
+        StateUnreadable. Raises StateStale if other operators keep changing the holds at the same moment.
         """
         for _ in range(ATTEMPTS):
             reply = self._api.call("GET", self._path)

@@ -1,8 +1,8 @@
 """Intent: the MachineRequests and MachineReturns of one provisioner. Scripts create these objects, and the loop removes
 them.
 
-``generation`` begins with the generation of intent that memory has noted, and grows with each change that this process
-sees. If etcd was restored from an older snapshot, intent counts as an old copy until an operator releases the brake.
+``generation`` begins with the intent's generation in memory, and grows with each change that this process sees. After a
+restore of etcd, intent counts as an old copy until an operator releases the brake.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches. First note a restore of etcd that a cache has noticed, and make an old
-        intent current if an operator has released the brake. Raises StateError."""
+        """Return the versions of the caches, after two steps. First note a restore of etcd. Then make an old intent
+        current if an operator has released the brake. Raises StateError."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
@@ -121,28 +121,33 @@ class KubeIntent:
         return True
 
     def signature(self) -> object:
-        """Return a value that changes when HF records a request, when the loop removes a request, or when etcd is
-        restored. Return None if no request was recorded and no loop has run. Raises StateError."""
+        """Return a value that changes when intent gains or loses a request, or when etcd is restored. Return None if no
+        request was recorded and no loop has run. Raises StateError."""
         return (self.read().generation, self.is_old) if self.existed() else None
 
     def condition(self) -> Condition:
-        """Return NEW if the state is unused, else FINE. An old intent is FINE, too, because the release of the brake
-        makes an old intent current. A recovery then only adds the records that intent lacks."""
+        """Return NEW if the state is unused, else FINE.
+
+        An old intent is FINE, too, because the release of the brake makes it current. A recovery then only adds the
+        records that intent lacks.
+        """
         return Condition.FINE if self.existed() else Condition.NEW
 
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation. If intent is an old copy, the newest generation is higher
-        than the generation of the returned intent."""
+        than the intent's own generation."""
         intent = self.read()
         return intent, intent.generation + self.is_old
 
     def note_newest(self, generation: int) -> None:
-        """Do nothing, because a script cannot distinguish an old copy from the newest state. A request that a script
-        adds is valid in an old copy, too."""
+        """Do nothing, because a script cannot distinguish an old copy from the newest state. A script's new request is
+        valid in an old copy, too."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Put the records of these requests and returns into the log of memory, then remove their objects. Return 0.0,
-        the seconds spent waiting for a lock, because there is no lock."""
+        """Put the records of these requests and returns into memory's log, then remove their objects.
+
+        Return 0.0, the seconds spent waiting for a lock. The Kubernetes API needs no lock.
+        """
         known = self.objects()
         ids = [id_ for id_ in identifiers if id_ in known]
         self._memory.detach(ids)
@@ -170,8 +175,8 @@ class KubeIntent:
                 scripts.record_return(owner, back.names, created_wall=back.created_wall, id_=id_)
 
     def last_created(self) -> float:
-        """Return the time at which the newest request or return request was created, in epoch seconds of the server's
-        clock; 0 if there is none."""
+        """Return the creation time of the newest request or return request, in epoch seconds of the server's clock; 0
+        if there is no request."""
         times = [one["metadata"]["creationTimestamp"] for one in self.objects().values()]
         return datetime.fromisoformat(max(times)).timestamp() if times else 0.0
 

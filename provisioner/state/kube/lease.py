@@ -1,12 +1,12 @@
-"""The right to be the loop, as a Lease of the Kubernetes API, and the loop's signs of life in it.
+"""The right to be the loop, as a Lease of the Kubernetes API. The Lease also contains the loop's signs of life.
 
 * A holder renews its Lease every ``RETRY_SECONDS``. After ``RENEW_SECONDS`` without a renewal, the holder does not act
   any more.
-* A standby loop takes a Lease without a holder, or a Lease that it has seen unchanged for ``LEASE_SECONDS`` by its own
-  clock (law: time is an argument). Time in which the loop cannot read the Lease does not count.
-* Each write names the version that it changes, so that only one of several candidates succeeds.
-* Each holder raises the *epoch*. The server refuses writes with a lower epoch, so that late writes of an earlier holder
-  have no effect.
+* A standby loop takes a Lease without a holder. It also takes a Lease that stayed unchanged for ``LEASE_SECONDS`` by
+  the standby loop's own clock (law: time is an argument). Time in which the loop cannot read the Lease does not count.
+* Each write names the version that it changes. So only one of several candidates succeeds.
+* Each holder raises the *epoch*. The server refuses writes with a lower epoch. So late writes of an earlier holder have
+  no effect.
 """
 
 from __future__ import annotations
@@ -98,12 +98,14 @@ class SignedLease:
         return locks.stopped_message(self.holder())
 
     def is_held(self) -> bool:
-        """Return True if some process is the loop now, as far as the renewals of the Lease show."""
+        """Return True if the renewals of the Lease show that some process is the loop now."""
         return self._is_held(self._read())
 
     def _is_held(self, lease: Document) -> bool:
-        """Return True if the Lease is held, by the server's clock. A loop that wants to take the Lease must not rely on
-        this method, because the server's clock is not exact enough."""
+        """Return True if the Lease is held, by the server's clock.
+
+        The server's clock is not exact enough for a loop that wants to take the Lease.
+        """
         spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()
         return bool(spec.get("holderIdentity")) and (renewed is None or now - renewed <= LAPSED_SECONDS)
@@ -149,9 +151,9 @@ class KubeTurn(SignedLease):
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = lambda: False) -> bool:
         """Become the loop within ``wait`` seconds. If ``wait`` is None, stand by until ``stop()`` returns True. Return
-        False if another process stays the loop.
+        False if this process has not become the loop.
 
-        A loop that stands by also waits while the server cannot be reached.
+        A loop that stands by also waits while the server is unreachable.
         """
         end = math.inf if wait is None else self._waits.now() + wait
         while not stop():
@@ -235,7 +237,8 @@ class KubeTurn(SignedLease):
         """Record that this loop lives, and the time of its last cycle. Raises StateError, in particular StateStale if
         another loop has the Lease.
 
-        ``sign`` makes the new signature from the previous signature. ``spec``: further fields of the Lease.
+        ``sign``: function that makes the new signature from the previous signature. ``spec``: further fields of the
+        Lease.
         """
         for _ in range(ATTEMPTS):
             lease = self._read()
@@ -283,7 +286,7 @@ class KubeTurn(SignedLease):
         return epoch
 
     def has_calls(self) -> bool:
-        """Return False. Late calls of the previous loop are harmless, because a name is used once and the server
+        """Return False, because late calls of the previous loop are harmless. Each name is used once, and the server
         refuses the previous loop's writes."""
         return False
 

@@ -8,8 +8,8 @@ file.
   ``P.memory``. A document is written to its object only after the log has the document. The document leaves the log
   only after its object has the document.
 
-So a crash between any two calls leaves the memory of exactly one ``write``, never a mixture. If an object has another
-generation than ``kept`` names, the object was changed or lost from outside, and the condition of memory is OLDER.
+So after a crash between any two calls, memory comes from exactly one ``write``, never a mixture. An object with another
+generation than in ``kept`` was changed or lost from outside. The condition of memory is then OLDER.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class KubeMemory(MemoryReader):
         return self._parts.get(LOG) is not None
 
     def existed(self) -> bool:
-        """Return True if memory exists, or if this disk or an object of the server records a generation of memory."""
+        """Return True if memory exists. Also return True if this disk or an object of the server records a generation
+        of memory."""
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
@@ -110,8 +111,8 @@ class KubeMemory(MemoryReader):
 
     @property
     def marks(self) -> Marks:
-        """Return the epoch and the generation of the last written memory. Each write of the loop contains both numbers,
-        and the server refuses a write with lower numbers."""
+        """Return the epoch and the generation of the last written memory. Each write of the loop contains both numbers.
+        The server refuses a write with lower numbers."""
         return {"epoch": self.latest.epoch if self.latest else 0, "generation": self._loaded.generation}
 
     def write(self, memory: Memory) -> None:
@@ -127,13 +128,13 @@ class KubeMemory(MemoryReader):
         patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:
-        """Move an unreadable log into another StatePart, so that the loop can make memory again; return the name of
-        that StatePart's object."""
+        """Move an unreadable log into another StatePart, so that the loop can make memory again. Return the name of the
+        other StatePart's object."""
         return self._parts.set_aside(LOG)
 
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory has been made again,
-        this time included."""
+        including this time."""
         self.adopt()
         life = max(self._find_noted(), self._loaded.generation) // LIFE + 1
         self._loaded.generation = life * LIFE
@@ -141,7 +142,7 @@ class KubeMemory(MemoryReader):
         return life
 
     def outdate(self) -> None:
-        """Mark memory as an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        """Mark memory as an old copy. The next loop then rebuilds memory and latches the brake. Raises StateError."""
         status = {**self.marks, "generation": self._loaded.generation + 1}
         patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
 
@@ -153,7 +154,7 @@ class KubeMemory(MemoryReader):
             self._is_adopted = True
 
     def detach(self, ids: Iterable[str]) -> None:
-        """Put the records of these requests and returns into the log, because their objects are about to be removed."""
+        """Put the records of these requests and returns into the log. Called before their objects are removed."""
         keys = {key_of(id_) for id_ in ids} & self._loaded.kept.keys()
         self._loaded.kept = {key: place for key, place in self._loaded.kept.items() if key not in keys}
         if keys and self.latest is not None:
@@ -193,9 +194,11 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {ATTEMPTS} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has
-        memory's document; the empty key stands for ``P.memory``. ``changes``: memory's documents that no object has;
-        None stands for a removed document."""
+        """Return ``kept`` and ``changes`` of the next log, by key.
+
+        ``kept``: the generation of each object that has memory's document. The empty key stands for ``P.memory``.
+        ``changes``: the documents that no object has, and None for each removed document.
+        """
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
@@ -213,7 +216,10 @@ class KubeMemory(MemoryReader):
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
         """Write fields into the status of a request's object. If only the log has the request's record, write the
-        record, too. Return the object; None if the object is gone. Raises StateStale if a newer loop has written."""
+        record, too.
+
+        Return the object; None if the object is gone. Raises StateStale if a newer loop has written.
+        """
         self.adopt()
         key, marks = key_of(id_), self.marks
         generation = marks["generation"]
@@ -230,9 +236,11 @@ class KubeMemory(MemoryReader):
         return written
 
     def save(self) -> list[str]:
-        """If the log is long, write all documents without an object of their own to ``P.memory``. Return the ids of
-        requests and returns whose records only the log has. The caller must then write these records. If the log is
-        short, do nothing and return no ids."""
+        """If the log is short, do nothing and return no ids. If the log is long, write all documents without an own
+        object to ``P.memory``.
+
+        Return the ids of requests and returns whose records only the log has. The caller must then write these records.
+        """
         if self.log_size < MOST_LOGGED:
             return []
         self.log_size = 0
