@@ -127,7 +127,7 @@ class Journal:
         """Return the lines that contain one of ``needles``, which the caller has encoded as JSON. With ``newest``,
         search only the newest file.
 
-        ``most``: maximum number of lines of each file, the newest lines. Where this limit cuts lines, the oldest cycle
+        ``most``: maximum number of lines of each file, the newest lines. If this limit cuts lines, the oldest cycle
         left may be incomplete. It is then left out, unless it is the only cycle. The excerpt names an unreadable file.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())

@@ -1,8 +1,7 @@
-"""Locks: flock on a file beside the data. The file is never renamed, and the holder signs it with a line of fixed
-width.
+"""Locks: flock on a file beside the data. The file is never renamed. The holder signs it with a line of fixed width.
 
-The line is JSON and is written in one call, so a killed process does not leave half a line. If the line does not parse,
-holder and generation are unknown.
+The line is JSON. The holder writes it in one call, so a killed process does not leave half a line. If the line does not
+parse, holder and generation are unknown.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class LockFile:
                 return False
 
     def check_in_place(self) -> None:
-        """Raise StateUnwritable if the lock file was removed, because another writer may then hold a new lock file."""
+        """Raise StateUnwritable if the lock file was removed. Another writer may then hold a new lock file."""
         if not self.is_in_place():
             raise StateUnwritable(f"{self.path}: {LOST_FILE}")
 
@@ -172,16 +171,16 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 
 
 class DataLock:
-    """The lock of a database, as a context manager. A writer holds the lock from reading the data until the data is
-    replaced.
+    """The lock of a database, as a context manager. A writer takes the lock before it reads the data, and keeps the
+    lock until it has replaced the data.
 
-    A waiting process first takes the *turn*, which is another lock file, and keeps the turn until it has the lock.
+    A waiting process first takes the *turn*, which is another lock file. It keeps the turn until it has the lock.
 
     * Only the process with the turn tries for the lock, every ``TURN_POLL``. So a process that takes the lock again and
       again cannot starve other processes, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.
-    * A process whose time is up before it has the turn still tries for the lock once. So a process that is stopped
-      while it has the turn does not block the others.
-    * The lock file records the last generation after the data is durable, so the record is never ahead of the data.
+    * A process whose time is up without the turn still tries for the lock once. So a stopped process with the turn does
+      not block the others.
+    * The lock file records the last generation after the data is durable. So the record is never ahead of the data.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -276,8 +275,8 @@ def identity() -> dict[str, Any]:
 
 
 def is_locked(path: str) -> bool:
-    """Return True if a process holds the lock of the file ``path``, as far as this host can see; False if the file is
-    missing. No file is created."""
+    """Return True if this host can see that a process holds the lock of the file ``path``. Return False if the file is
+    missing. The function creates no file."""
     with suppress(OSError), closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -287,9 +286,9 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return a message about the process that has held a lock, or the lock's turn (see ``DataLock``), for at least
-    ``HELD_SECONDS``, with the operator's next step. Return an empty text if no process has held a lock for so long, or
-    if this is unknown.
+    """Return a message about a process that has held the lock or its turn (see ``DataLock``) for at least
+    ``HELD_SECONDS``. The message also gives the operator's next step. Return an empty text if there is no such process,
+    or if this is unknown.
 
     ``path``: the lock file. ``clock``: function that returns the time by the file system's clock.
     """
@@ -310,7 +309,8 @@ def get_boot_id() -> str:
 
 
 def is_gone(holder: Mapping[str, Any]) -> bool:
-    """Return True if the holder is proven gone: a process of this host and this boot that does not exist now.
+    """Return True if the holder is proven gone. The holder is gone if its process ran on this host in this boot and
+    does not exist now.
 
     A holder with this process's own pid was an earlier process, for example in the previous container.
     """

@@ -33,8 +33,8 @@ def find_fate(holder: Mapping[str, Any], *, is_held: bool) -> Fate:
 
 @contextmanager
 def be_the_loop(state: State) -> Iterator[None]:
-    """Have the right to be the loop of a state during the block, so that no other process works on the state as its
-    loop. Raises LockTimeout."""
+    """Hold the right to be the loop of a state during the block. No other process then works on the state as its loop.
+    Raises LockTimeout."""
     turn = state.loop_lock
     if not turn.acquire(0):
         holder = turn.holder()
@@ -52,18 +52,18 @@ def be_the_loop(state: State) -> Iterator[None]:
 class LoopLock(locks.LockFile):
     """The lock that the active loop holds while other loops stand by. The lock file contains the holder's *epoch*.
 
-    Before each write and batch, the loop opens the file by its name and reads the epoch again. If the epoch is not the
-    loop's own, a newer loop has taken over and this loop stops.
+    Before each write and batch, the loop opens the file by its name and reads the epoch again. A different epoch shows
+    that a newer loop has taken over. The older loop then stops.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path, STANDBY_POLL)
 
     def keep(self) -> bool:
-        """Lock the file again, because a server may have forgotten the lock. Return False if another process now has
-        the lock.
+        """Lock the file again, because an NFS server may have forgotten the lock. Return False if another process now
+        has the lock.
 
-        A kernel that has lost a lock on NFS does not report the loss. Only a new request for the lock shows the loss.
+        The kernel does not report a lock that it has lost on NFS. Only a new request for the lock shows the loss.
         """
         assert self._descriptor is not None
         with writing(self.path, "locked"):
@@ -79,8 +79,8 @@ class LoopLock(locks.LockFile):
     def holder(self) -> dict[str, Any]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for its
-        predecessor.
+        After that loop has signed off, the result also has ``ended``. While that loop waits for its predecessor, the
+        result also has ``waits_until``.
         """
         return locks.read_record(self.path)
 
@@ -112,21 +112,22 @@ class LoopLock(locks.LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, and return the epoch. The epoch is higher than the epoch on disk, at least
-        ``at_least``, and durable on return. Needs the lock.
+        """Sign with a new epoch, and return the epoch. The epoch is higher than the epoch on disk, and at least
+        ``at_least``. It is durable on return. The caller must have the lock.
 
-        ``wait_seconds``: how long the new loop waits before it acts, recorded until ``end_wait``.
+        ``wait_seconds``: seconds until the new loop acts, recorded until ``end_wait``.
         """
         epoch = max(self._signed_epoch() + 1, at_least)
         self._sign_epoch(epoch, {"waits_until": format_utc(time.time() + wait_seconds)} if wait_seconds else {})
         return epoch
 
     def end_wait(self) -> None:
-        """Record that this loop waits no longer. Needs the lock."""
+        """Record that this loop waits no longer. The caller must have the lock."""
         self._sign_epoch(self._signed_epoch(), {})
 
     def sign_off(self) -> None:
-        """Record that no call of this loop is under way, so that the next loop does not wait. Needs the lock."""
+        """Record that no call of this loop is under way. The next loop then does not wait. The caller must have the
+        lock."""
         self._sign_epoch(self._signed_epoch(), {"ended": True})
 
     def _signed_epoch(self) -> int:

@@ -1,8 +1,8 @@
 """Marker files: files of which only the name and the modification time matter.
 
-The heartbeat is the loop's marker. The other markers, called marks, show which content of HF's files the scripts and
-the loop have read. All modification times come from the file system's clock and are compared only with each other (law:
-time is an argument).
+The heartbeat is the loop's marker. The other markers are called marks. They show which content of HF's files the
+scripts and the loop have read. The file system's clock gives all modification times, which are compared only with each
+other (law: time is an argument).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DIRECTORY_MODE = 0o770
 
 
 def touch(path: str, content: bytes = b"") -> int:
-    """Set the file's modification time to the present time of the file system's clock, and return this time in ns.
-    Create a missing file. Raises OSError.
+    """Set the file's modification time to the file system's present time. Return this time in ns. Create a missing
+    file. Raises OSError.
 
     If there is content, the write of the content sets the time.
     """
@@ -37,7 +37,7 @@ def touch(path: str, content: bytes = b"") -> int:
 
 
 def probe_time(path: str, content: bytes = b"") -> int:
-    """Return the present time of the file system's clock in ns, from a file that is made and removed again. Raises
+    """Return the file system's present time in ns. The function makes a file for this and removes it again. Raises
     OSError."""
     try:
         return touch(path, content)
@@ -158,8 +158,8 @@ class Heartbeat(Located):
     def silent_seconds_until(self, reference_ns: int) -> float | None:
         """Return the seconds from the last heartbeat to ``reference_ns``, the time at which another file was touched.
 
-        Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). The heartbeat is only a hint,
-        so an error here must not fail a call that has recorded its request.
+        Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). An error here must not fail a
+        call that has recorded its request.
         """
         last = self.last_beat()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)
@@ -172,11 +172,8 @@ class Heartbeat(Located):
         return None
 
     def last_beat(self) -> float | None:
-        """Return the time of the last heartbeat by the file system's clock; None if there is no heartbeat or its time
-        is unknown.
-
-        The time is shown to operators and never compared.
-        """
+        """Return the time of the last heartbeat by the file system's clock. Return None if there is no heartbeat or its
+        time is unknown."""
         with suppress(OSError):
             return os.lstat(self.path).st_mtime
         return None
@@ -218,8 +215,8 @@ class ConfigMarks(Located):
     """The marks in one state directory. Each content that scripts or loop have read in HF's two files has a mark."""
 
     def note(self, side: Side, digests: Digests) -> None:
-        """Record that a side, scripts or loop, has read HF's two files with these digests, by touching a mark. Raises
-        StateError."""
+        """Record that a side (scripts or loop) has read HF's two files with these digests. The method touches a mark
+        for this. Raises StateError."""
         touch_within(os.path.join(self.path, "-".join((side, *digests))))
 
     def read(self) -> Mapping[Side, Sequence[ConfigMark]]:
@@ -249,10 +246,10 @@ class ConfigMarks(Located):
 
 
 def differences(read: Mapping[Side, Sequence[ConfigMark]]) -> list[Difference]:
-    """Return each of HF's two files of which the two sides have read different contents. The function is pure.
+    """Return each of HF's two files that the two sides have read with different contents. The function is pure.
 
-    A difference is proven only if the last read of the scripts is later than the loop's last read. An earlier read does
-    not show what the scripts would read now, because HF calls the scripts seldom.
+    The scripts' last read must be later than the loop's last read. HF calls the scripts seldom, so an earlier read does
+    not show what the scripts would read now.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

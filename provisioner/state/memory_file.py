@@ -105,10 +105,9 @@ class MemoryStore(StateFile):
             raise self._unreadable(str(error)) from error
 
     def write(self, memory: Memory) -> None:
-        """Replace memory durably. A record that is the same object as in the last write is not encoded again.
+        """Replace memory durably. A record is not encoded again if it is the same object as in the last write.
 
-        Raises StateUnwritable. Raises StateUnreadable or StateTooNew if there is an unusable file that was not set
-        aside.
+        Raises StateUnwritable. Raises StateUnreadable or StateTooNew if an unusable file was not set aside.
         """
         with DataLock(self.lock_path) as lock:
             if self._generation is None:
@@ -128,13 +127,13 @@ class MemoryStore(StateFile):
         )
 
     def outdate(self) -> None:
-        """Mark memory as an old copy, so that the next loop rebuilds it and latches the brake. Raises StateError."""
+        """Mark memory as an old copy. The next loop then rebuilds memory and latches the brake. Raises StateError."""
         with DataLock(self.lock_path) as lock:
             lock.generation += 1
 
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory has been made again,
-        this time included.
+        including this time.
 
         Raises StateUnreadable or StateTooNew if there is an unusable file.
         """

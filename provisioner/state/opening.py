@@ -1,4 +1,5 @@
-"""The choice of the store: files, or a Kubernetes API, by the keys STATE and STATE_KUBECONFIG of the provider config.
+"""The choice of the store: files or a Kubernetes API. The keys STATE and STATE_KUBECONFIG of the provider config
+decide.
 
 The scripts import this module at each call, so it imports a store only if it is chosen.
 """
@@ -48,8 +49,8 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
     """Return the Kubernetes API that keeps the state; None if files keep it. ``given``: a value that takes precedence
     over the key STATE.
 
-    Raises StateError for a wrong value, so that no other store is used by mistake. Raises TemplatesError and
-    DirectoryError if the provider config cannot be read.
+    Raises StateError for a wrong value. So no other store is used by mistake. Raises TemplatesError or DirectoryError
+    if the provider config cannot be read.
     """
     file = os.path.join(directories.conf, f"{directories.name}prov_config.json")
     config, problems, _ = directories.config_file(file)

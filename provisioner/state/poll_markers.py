@@ -1,9 +1,9 @@
-"""Records of HF's calls: polled requests, reported terminal answers, HF's hosts, and the maxNumbers that were shown to
-HF.
+"""Records of HF's calls: polled requests, reported terminal answers, HF's hosts, and the maxNumbers that scripts have
+shown to HF.
 
 * ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of a request id. A process writes the whole
-  entry under another name, then links the entry to the name with the next free number. Entries never change. The last
-  entry counts (law: a terminal answer stays).
+  entry under another name. Then it links the entry to the name with the next free number. Entries never change. The
+  last entry counts (law: a terminal answer stays).
 * A script settles the answer that it is about to print. From then on every call prints the same bytes.
 * A revised answer replaces the published answer. The loop settles a revised answer before acting on it.
 """
@@ -49,7 +49,7 @@ class Seen(Located):
         return touch_within(os.path.join(self.path, request))
 
     def marks(self) -> dict[str, int]:
-        """Return the time of HF's last poll of each request, in ns by the file system's clock."""
+        """Return the time of HF's last poll, by request, in ns by the file system's clock."""
         marks = {}
         for name in filter(is_id, names_in(self.path)):
             if (facts := stat_file(os.path.join(self.path, name))) is not None:  # the file may be removed meanwhile
@@ -70,11 +70,10 @@ class Inventory(Located):
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the stored list by ``names``, even if the stored list is unreadable. If ``names`` and the stored list
-        have no host in common, add ``names`` to the stored list instead.
+        """Replace the stored list by ``names``, even if the stored list is unreadable. Raises StateUnwritable.
 
-        HF sends a long list in parts, faster than the loop reads the parts. So ``names`` without a common host are a
-        further part. Raises StateUnwritable.
+        HF sends a long list in parts, faster than the loop reads the parts. So if ``names`` and the stored list have no
+        host in common, add ``names`` to the stored list instead.
         """
         content = _document(names)
         with suppress(StateError):
@@ -164,8 +163,8 @@ class ReportedAnswers(SettledAnswers):
         return {id_: answer for id_, answer in settled.items() if answer is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove the poll markers and entries of requests that have left intent, and temporary files whose writers were
-        killed.
+        """Remove the poll markers and entries of requests that have left intent. Also remove these requests' temporary
+        files.
 
         Raises StateUnwritable or StateUnreadable.
         """

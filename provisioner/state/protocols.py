@@ -1,7 +1,7 @@
-"""Interfaces of the state, however it is kept: an interface for scripts, and an interface for loop and operators. Only
-type checkers use them.
+"""Interfaces of the state: one for scripts, and one for loop and operators. Files or a Kubernetes API keep the state.
+Only type checkers use the interfaces.
 
-Any method may raise StateError, whose message names the problem and the next step. The call may then be repeated.
+Any method may raise StateError, whose message names the problem and the next step. The caller may then repeat the call.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from provisioner.state.refused_calls import Refusals
 
 
 class ScriptState(Protocol):
-    """The state as HF's scripts use it: they record requests, leave markers, and read what the loop has published.
+    """The state as HF's scripts use it. Scripts record requests, leave markers, and read what the loop has published.
 
-    No method waits for the loop, and each takes milliseconds (law: scripts answer from files).
+    No method waits for the loop. Each method takes milliseconds (law: scripts answer from files).
     """
 
     def record_request(
@@ -49,25 +49,25 @@ class ScriptState(Protocol):
         published losses."""
 
     def available(self) -> Mapping[str, int]:
-        """Return how many further machines the caps allow for each template, as last published by the loop."""
+        """Return how many further machines the caps allow, by template, as the loop last published."""
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
         """Record the hosts that HF lists. The record is only a hint for the loop."""
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF, by template id.
+        """Record the maxNumbers that the caller shows to HF, by template id. A higher number that HF was shown before
+        stays.
 
-        If HF was shown a higher number before, the higher number stays. Return the maxNumbers to show, and a text that
-        says where an operator finds the record.
+        Return the maxNumbers to show, and a text that says where an operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
-        """Record which content of HF's two files the scripts have read. The record is only a hint for operators, and
-        may be written together with the next request or the next maxNumbers."""
+        """Record which content of HF's two files the scripts have read. The record is only a hint for operators. It may
+        be written later, with the next request or the next maxNumbers."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. The record is
-        only a hint for operators."""
+        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        The record is only a hint for operators."""
 
 
 class Part(Protocol):
@@ -93,7 +93,7 @@ class IntentPart(Part, Protocol):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, the newest generation is higher than the generation of the returned intent.
+        If an old copy was put back, the newest generation is higher than the intent's own generation.
         """
 
     def note_newest(self, generation: int) -> None:
@@ -118,7 +118,7 @@ class MemoryPart(Part, Protocol):
 
     def begin_life(self) -> int:
         """Begin a new range of generations because memory is made again. Return how often memory has been made again,
-        this time included."""
+        including this time."""
 
 
 class AnswersPart(Protocol):
@@ -144,7 +144,7 @@ class TerminalAnswers(Protocol):
     """The terminal answers that were reported to HF (law: a terminal answer stays)."""
 
     def ids(self) -> frozenset[str]:
-        """Return the ids of the requests whose answer was reported to HF, or is assumed to be reported."""
+        """Return the ids of the requests whose answer was reported to HF or assumed to be reported."""
 
     def answers(self) -> dict[str, Answer]:
         """Return every settled answer."""
@@ -167,9 +167,9 @@ class HoldsPart(Protocol):
         """Return all holds; empty before the first hold was set."""
 
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after.
+        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
 
-        ``anew``: if the holds are unknown, call ``change`` with no holds.
+        ``anew``: True if unknown holds are replaced; ``change`` then gets no holds.
         """
 
 
@@ -178,7 +178,7 @@ class LoopTurn(Protocol):
 
     def acquire(self, wait: float | None = None, stop: Callable[[], bool] = ...) -> bool:
         """Become the loop within ``wait`` seconds. If ``wait`` is None, stand by until ``stop()`` returns True. Return
-        False if another process stays the loop."""
+        False if this process has not become the loop."""
 
     def keep(self) -> bool:
         """Confirm that this process is still the loop. Return False if another process has taken over. Raises
@@ -187,8 +187,8 @@ class LoopTurn(Protocol):
     def holder(self) -> Mapping[str, object]:
         """Return ``epoch``, ``host``, ``pid`` and ``boot`` of the loop that signed last; empty if unknown.
 
-        The result also has ``ended`` if that loop signed off, or ``waits_until`` while that loop waits for its
-        predecessor.
+        After that loop has signed off, the result also has ``ended``. While that loop waits for its predecessor, the
+        result also has ``waits_until``.
         """
 
     def stopped_message(self) -> str:
@@ -264,10 +264,10 @@ class State(Protocol):
         """Return the report of the last step of ``provisioner demand``; empty before the first step."""
 
     def note_in_force(self, digests: Digests) -> None:
-        """Record the digests of HF's two files (provider config and templates) as the loop uses them from now on."""
+        """Record the digests of HF's two files (provider config, templates) that the loop uses from now on."""
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        """Return each of HF's two files (provider config, templates) that scripts and loop have read with different
         contents."""
 
     def beat(self) -> None:

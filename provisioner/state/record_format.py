@@ -1,8 +1,8 @@
 """Encoding of the model's types as documents, and decoding. The functions are pure. Scripts do not import this module.
 
-* The rules follow from the model's type hints. A new field with a default is stored without further code, and older
-  files stay readable.
-* A field with its default value is left out. Frequent types (slots) are stored as rows, so a new field of such a type
+* The rules follow from the model's type hints. A new field with a default needs no further code, and older files stay
+  readable.
+* A field with its default value is left out. Frequent types (slots) are stored as rows. So a new field of such a type
   must come after its other fields.
 """
 
@@ -100,8 +100,8 @@ def _format_key(key: Any) -> str:
 
 
 def decode(hint: Any, value: Any) -> Any:
-    """Return the value of type ``hint`` from its JSON form. Raises RecordError if the form does not fit the type,
-    TypeError for a type that cannot be stored."""
+    """Return the value of type ``hint`` from its JSON form. Raises RecordError if the form does not fit the type.
+    Raises TypeError for a type that cannot be stored."""
     return _rule(hint)(value)
 
 

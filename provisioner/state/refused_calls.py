@@ -1,9 +1,8 @@
-"""``refused/<script>``: a line for each call that a script has refused because of a local problem, such as a lock that
-another process holds. The line has the time and the reason. A line without a reason says that the script answered a
-later call.
+"""``refused/<script>``: a line for each call that a script has refused because of a local problem. Such a problem is,
+for example, a lock that another process holds. The line has the time and the reason. A line without a reason says that
+the script answered a later call.
 
-The lines are only a hint for operators. No lock guards these files, because a refusal may be caused by a lock that
-another process holds.
+The lines are only a hint for operators. These files need no lock, because a lock may be the cause of a refusal.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class RefusedCalls(Located):
     """The files of refused calls in one state directory."""
 
     def note(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers its call. Raises
-        StateError."""
+        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        Raises StateError."""
         path = os.path.join(self.path, script)
         if not reason and (read_if_present(path, ADVICE) or ANSWERED).endswith(ANSWERED):
             return

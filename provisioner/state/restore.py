@@ -1,12 +1,12 @@
 """Restore of a dump into a state directory. The next loop then starts as it does with an old copy of memory.
 
-After an interruption, scripts and loop refuse the directory or latch the brake, and the restore can be run again. Each
-step is durable before the next step begins:
+After an interruption, scripts and loop refuse the directory or latch the brake. The operator can run the restore again.
+Each step is durable before the next step begins:
 
-* The present files are copied.
-* Memory becomes an old copy, so the loop rebuilds memory and latches the brake.
-* The terminal answers that were reported to HF are put back.
-* Intent comes last.
+* Copy the present files.
+* Make memory an old copy. So the loop rebuilds memory and latches the brake.
+* Put back the terminal answers that were reported to HF.
+* Put back intent last.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class Restored:
 
 
 def restore_dump(state: StateDir, dump: Dump, instance: str, *, replaces: bool) -> Restored:
-    """Restore the dump. ``replaces``: True if present files may be moved aside. Present terminal answers always stay.
+    """Restore the dump. ``replaces``: True if present files may be replaced; copies of them stay. Present terminal
+    answers always stay.
 
-    Raises StateError, in particular StateExists if present files must not be moved, and LockTimeout while a loop or a
-    script works on the directory.
+    Raises StateError, for example for a dump of another provider instance. Raises StateExists if present files must not
+    be replaced. Raises LockTimeout while a loop or a script works on the directory.
     """
     if dump.manifest.instance != instance:
         raise StateError(
@@ -185,7 +186,7 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
 def _restore_reported(state: StateDir, dump: Dump) -> int:
     """Put back the terminal answers' entries that the directory lacks. Return the number of these entries.
 
-    A present entry stays, because HF got the answer in this entry after the dump was taken.
+    A present entry stays, because HF got its answer after the dump was taken.
     """
     make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
@@ -213,7 +214,7 @@ def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
 
 
 def _restore_intent(state: StateDir, saved: _Saved, lock: DataLock, modified_ns: int) -> None:
-    """Put back intent, with a generation above every generation that writers know, and with its old modification time.
+    """Put back intent with its old modification time. Its generation is above every generation that writers know.
 
     The loop needs the old modification time to recognize requests whose deadline is over.
     """

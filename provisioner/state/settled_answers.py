@@ -1,7 +1,7 @@
-"""The protocol that settles terminal answers. A request id has a row of entries, which never change, and the last entry
-counts.
+"""The protocol that settles terminal answers. A request id has a row of entries. Entries never change, and the last
+entry counts.
 
-A process creates an entry at the next free position, so that only one process succeeds (law: a terminal answer stays).
+A process creates an entry at the next free position. So only one process succeeds (law: a terminal answer stays).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SettledAnswers(ABC):
     def settled(self, id_: str) -> Answer | None:
         """Return the terminal answer that every call prints from now on; None while the answer may still change.
 
-        Raises StateUnreadable. Each method of this class that takes an id raises StateError for an invalid id.
+        Raises StateUnreadable. Each method that takes an id raises StateError for an invalid id.
         """
         last = self._last(id_)
         return Answer(last.text, True) if last is not None and last.text else None
@@ -69,7 +69,7 @@ class SettledAnswers(ABC):
         raise AssertionError("unreachable: the tries end with an error")
 
     def assume_reported(self, id_: str) -> None:
-        """Record that HF is assumed to have the answer.
+        """Record the assumption that HF has the answer.
 
         A recovery calls this method if HF may have had the request's machines for a long time. HF will not ask for such
         a request again. Raises the errors of ``settle_reported``.
@@ -95,8 +95,7 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Read the id's last entry before each attempt to add an entry, and yield the last entry. Raises StateStale
-        after the last attempt."""
+        """Yield the id's last entry before each attempt to add an entry. Raises StateStale after the last attempt."""
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:

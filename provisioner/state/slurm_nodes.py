@@ -1,7 +1,7 @@
 """``slurm_nodes.json``: the request and the machine of each node of Slurm. Slurm's programs and the demand service
 write the file under its lock.
 
-If the file is lost, the demand service finds the machine of each running node again, because Slurm keeps the machine's
+The file may be lost. The demand service then finds each running node's machine again, because Slurm keeps the machine's
 name.
 """
 
@@ -42,8 +42,8 @@ class SlurmNodes(Located):
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, NodeRecord]]:
-        """Yield the records under the lock of the file, and write them durably at the end if the block has changed
-        them. Raises StateError."""
+        """Yield the records under the lock of the file. Write them durably at the end if the block has changed them.
+        Raises StateError."""
         with DataLock(f"{self.path}.lock") as lock:
             records = self.read()
             before = dict(records)
@@ -53,8 +53,11 @@ class SlurmNodes(Located):
                 replace(self.path, json.dumps(rows).encode(), check=lock.check)
 
     def change(self, before: Mapping[str, NodeRecord], after: Mapping[str, NodeRecord]) -> dict[str, NodeRecord]:
-        """Replace the records that differ between ``before`` and ``after``, except records that another process has
-        changed since ``before`` was read. Return the record of each node. Raises StateError."""
+        """Replace the records that differ between ``before`` and ``after``. Return the record of each node. Raises
+        StateError.
+
+        A record stays if another process has changed it since ``before`` was read.
+        """
         with self.changing() as records:
             for node in [node for node in {**before, **after} if records.get(node) == before.get(node)]:
                 records.pop(node, None)

@@ -1,4 +1,5 @@
-"""The base of intent.json, memory.json, status.json and holds.json: each is a file with a lock file and a generation.
+"""The base of intent.json, memory.json, status.json and holds.json. Each of these files has a lock file and a
+generation.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -20,7 +21,7 @@ def _noted_generation(path: str) -> int:
 
 
 def was_written(path: str) -> bool:
-    """Return True if the state file exists, or if its lock file shows that it existed before."""
+    """Return True if the state file exists, or existed before, as its lock file shows."""
     return os.path.lexists(path) or _noted_generation(path) > 0
 
 
@@ -41,7 +42,7 @@ class StateFile:
         return os.path.lexists(self.path)
 
     def existed(self) -> bool:
-        """Return True if the file exists, or if its lock file shows that it existed before."""
+        """Return True if the file exists, or existed before, as its lock file shows."""
         return was_written(self.path)
 
     def signature(self) -> tuple[int, int, int] | None:
@@ -68,8 +69,7 @@ class StateFile:
         return _noted_generation(self.path)
 
     def set_aside(self) -> str:
-        """Rename a file that cannot be used, so that a new file can be made; return the new path of the renamed
-        file."""
+        """Rename an unusable file, so that a new file can be made. Return the renamed file's path."""
         return self._put_aside(os.rename)
 
     def keep_aside(self) -> str:
@@ -104,8 +104,8 @@ class StateFile:
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """Return the documents of the table ``name``, by id. The last table of the file is large, so it is read only if
-        it is the table ``name``."""
+        """Return the documents of the table ``name``, by id. The file's last table is large, so it is read only if
+        needed."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})
@@ -119,8 +119,11 @@ class StateFile:
         return {"meta": {"state": meta}, **{name: {} for name in self.tables}}
 
     def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
-        """Write the tables durably, then record their generation in the lock file. In the reverse order, a crash in
-        between would make the present file look like an old copy."""
+        """Write the tables durably, then record their generation in the lock file.
+
+        The order matters. With the reverse order, a crash between the two writes would make the file look like an old
+        copy.
+        """
 
         def check_ours() -> None:
             lock.check()

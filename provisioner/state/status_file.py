@@ -18,8 +18,8 @@ from provisioner.state.state_file import StateFile
 
 
 class StatusStore(StateFile):
-    """``status.json``: answers, losses, and how many further machines each template may have, rendered from memory and
-    intent. Only the loop writes this file, and the loop can always make the file again."""
+    """``status.json``: the answers, the losses, and how many further machines each template may have. Only the loop
+    writes this file. The loop can always make it again from memory and intent."""
 
     kind = "status"
     advice = "A running loop makes this file again; start one with `provisioner run`."
@@ -86,9 +86,10 @@ class StatusStore(StateFile):
 
 class PoolStatusFile(Located):
     """``pools.json``: the status of loop and pools for operators. The loop writes the file when the status changes.
+    ``PoolStatus`` in ``telemetry/pool_status.py`` defines the sections.
 
-    ``PoolStatus`` in ``telemetry/pool_status.py`` defines the sections. The same class reads and writes
-    ``demand.json``, the report of ``provisioner demand`` about its last step (``Report`` in ``demand/service.py``).
+    This class also reads and writes ``demand.json``: the report of ``provisioner demand`` about its last step
+    (``Report`` in ``demand/service.py``).
     """
 
     def write(self, pool_status: Mapping[str, Any]) -> None:

@@ -62,8 +62,8 @@ class FailedLogins:
     def add(self, client: str) -> bool:
         """Count a wrong token. Return False if the client has sent more than ``LOGINS`` wrong tokens.
 
-        The log names a client at the client's first wrong token. After ``LOGGED`` clients, the log only gives the
-        number of further clients, each time this number has grown tenfold.
+        The log names a client at its first wrong token. After ``LOGGED`` clients, the log gives only the number of
+        further clients. It gives this number at 1, 10, 100 and so on.
         """
         with self._lock:
             if self._clock() >= self._end:
@@ -85,8 +85,8 @@ class _FileValue(Generic[Value]):
     ) -> None:
         """Compute the value by ``make``. Raise AccessError if ``make`` raises AccessError.
 
-        If a file changes later and is unusable, log ``failure_message``. The old value stays if ``is_kept`` is true;
-        otherwise the value becomes None.
+        If a file becomes unusable later, log ``failure_message``. ``is_kept``: True if the old value then stays; False
+        if the value becomes None.
         """
         self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)
@@ -109,11 +109,10 @@ class Access:
     thread may use them."""
 
     def __init__(self, files: Server = NO_AUTHENTICATION, rejected: Callable[[str], None] = lambda _: None) -> None:
-        """Read the files. Raise AccessError if a file is unusable now. If a file becomes unusable later, a warning is
-        logged.
+        """Read the files. Raise AccessError if a file is unusable now. If a file becomes unusable later, log a warning.
 
-        ``rejected`` is called with "token" for the first ``LOGINS`` wrong tokens of a client, and with "rate" for each
-        further wrong token.
+        ``rejected``: function that is called for each wrong token. Its argument is "token" for a client's first
+        ``LOGINS`` wrong tokens, and "rate" for further wrong tokens.
         """
         self._rejected = rejected
         self._failed = FailedLogins()
@@ -157,8 +156,8 @@ class Access:
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
         """Return OK if the header ``authorization`` of a request by ``client`` allows the client to read.
 
-        A wrong token counts as a failed login and returns UNAUTHORIZED, or TOO_MANY_REQUESTS after ``LOGINS`` wrong
-        tokens. An empty header returns UNAUTHORIZED and does not count.
+        A wrong token counts as a failed login. For a wrong token, return UNAUTHORIZED, or TOO_MANY_REQUESTS after
+        ``LOGINS`` wrong tokens. An empty header does not count; return UNAUTHORIZED.
         """
         if self._token is None:
             return HTTPStatus.OK
@@ -175,8 +174,8 @@ class Access:
 def is_own_host(host: str, listen: str) -> bool:
     """Return True if a request's Host header names this server, which listens on a loopback address.
 
-    The check stops DNS rebinding: a foreign web page makes its own host name resolve to the loopback address. The
-    browser then sends the foreign name in the header.
+    The check stops DNS rebinding. In this attack, a foreign web page makes its own host name resolve to the loopback
+    address. The browser then sends the foreign name in the header.
     """
     name, ours = (_without_port(text).casefold() for text in (host, listen))
     return name in ("", ours) or is_loopback(f"{name}:0")

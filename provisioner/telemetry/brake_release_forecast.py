@@ -1,8 +1,8 @@
-"""A forecast of the effects of a release of the brake: the machines that will be deleted as orphans, and the requests
-that will be cancelled.
+"""A forecast of a release of the brake. It shows the machines that the loop will delete as orphans, and the requests
+that it will cancel.
 
-The functions are pure. The forecast uses only state files, and helps the operator to decide. After the release the loop
-decides from its own observations.
+The functions are pure. The forecast uses only state files, and helps the operator to decide. After the release, the
+loop decides from its own observations.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from provisioner.telemetry.pool_status import PoolStatus
 
 
 def get_loop_time(memory: Memory, wall: float) -> float:
-    """Return the loop time of the next loop if the next loop starts at the wall clock time ``wall``."""
+    """Return the loop time of the next loop. ``wall``: the wall clock time at which that loop starts."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
 
 class Waiting(NamedTuple):
-    """A machine that will be deleted as an orphan, unless the loop first finds a request for the machine."""
+    """A machine that waits to be deleted as an orphan. The loop keeps the machine if it first finds a request for
+    it."""
 
     name: str
     unlisted: bool = False
@@ -38,10 +39,9 @@ class Waiting(NamedTuple):
 def find_waiting_orphans(
     memory: Memory, limits: Limits | None, now: float, news: Set[str] = frozenset()
 ) -> tuple[Waiting, ...]:
-    """Return the machines that wait to be deleted as orphans, in the order in which they will be deleted.
+    """Return the machines that wait to be deleted as orphans, in the order of their deletes.
 
-    ``limits``: None if unknown. ``news``: names of machines that no request explains and that the loop
-    has not recorded yet.
+    ``limits``: None if unknown. ``news``: names of machines without a request that the loop has not recorded yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -77,11 +77,11 @@ class ScriptCalls:
 def find_forgotten_requests(
     memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
 ) -> tuple[RequestRecord, ...]:
-    """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
-    the request first.
+    """Return the requests that HF seems to have forgotten. The loop will cancel each request, unless HF polls the
+    request first.
 
-    The loop counts only HF's calls since the loop's start, so this function may return a request some time
-    before the loop cancels the request.
+    The loop counts only HF's calls since its own start. So it may cancel a request some time after this function
+    returns it.
     """
     if limits is None:
         return ()
@@ -95,7 +95,7 @@ def find_forgotten_requests(
 def _silent_seconds(record: RequestRecord, calls: ScriptCalls, now: float) -> float:
     """Return the seconds from HF's last poll of this request to HF's last call of any kind.
 
-    If HF has never polled the request, return the seconds since the loop read the request.
+    If HF has never polled the request, return the seconds since the loop read it.
     """
     polled = calls.polled.get(record.id)
     return now - record.read_at if polled is None else calls.last - polled

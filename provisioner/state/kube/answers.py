@@ -1,8 +1,9 @@
-"""The answers to HF, in the status of the requests' objects, and the losses, in the ProvisionerState's status.
+"""The answers to HF and the losses. An answer is in the status of its request's object. The losses are in the
+ProvisionerState's status.
 
 A request has the phase Ended until HF has read its terminal answer. Then its phase is Complete or CompleteWithError,
-and the server refuses every change of the answer. The write that sets this phase also writes the request's record into
-the status, if the record is missing there.
+and the server refuses every change of the answer. The write that sets this phase also adds the request's record to the
+status, if the record is missing there.
 """
 
 from __future__ import annotations

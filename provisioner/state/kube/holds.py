@@ -26,8 +26,7 @@ KEPT_RELEASES = 200
 
 
 class ProvisionerObject:
-    """The ProvisionerState of one provisioner. The class gives the object as this process last wrote it, or a newer
-    object from the cache."""
+    """The ProvisionerState of one provisioner, as this process last wrote it or, if newer, as the cache has it."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory

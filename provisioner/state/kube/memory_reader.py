@@ -1,4 +1,5 @@
-"""Reading of memory in the Kubernetes API from its log and from the objects of its documents (see ``memory.py``)."""
+"""Reading of memory in the Kubernetes API (see ``memory.py``). Memory is in its log and in the objects of its
+documents."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def id_of(key: str) -> str:
 
 
 class MemoryReader:
-    """The reader of log and objects, and of the generations that show whether memory is lost or old."""
+    """The reader of log and objects. It also reads the generations that show whether memory is lost or old."""
 
     def __init__(self, api: ApiServer, provisioner: str, note: str = "") -> None:
         """Set server and provisioner. ``note``: path of the file with the highest generation that a process on this
@@ -64,14 +65,15 @@ class MemoryReader:
             self._noted = int(atomic.read_whole(note, "")) if note else 0
 
     def _find_noted(self) -> int:
-        """Return the highest generation noted on this disk or in any status that the loop has written. Raises
-        StateError."""
+        """Return the highest generation noted on this disk or in any status from the loop. Raises StateError."""
         written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
         return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 
     def _load(self) -> Loaded:
-        """Read the log and the objects. If they do not agree, read both again, because a loop may be writing. After the
-        last try, return the memory as read last. Raises StateMissing or StateUnreadable."""
+        """Read the log and the objects. If they do not agree, read both again, because a loop may be writing.
+
+        After the last try, return the memory as read last. Raises StateMissing or StateUnreadable.
+        """
         loaded = Loaded()
         for tries_left in range(ATTEMPTS - 1, -1, -1):
             parts = self._parts.list()
@@ -123,7 +125,7 @@ class MemoryReader:
         return None
 
     def intent_notes(self) -> tuple[int, bool]:
-        """Return the generation of intent at the last write of memory, and whether the brake was latched then because
-        intent was an old copy."""
+        """Return the generation of intent at the last write of memory. Also return True if the brake was latched then
+        because intent was an old copy."""
         log = self._parts.read(LOG) or {}
         return log.get("intent", 0), log.get("older", False)

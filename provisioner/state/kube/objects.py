@@ -1,4 +1,4 @@
-"""The custom resources of the state: their paths, their names, and the packing of large texts in them.
+"""The custom resources of the state: their paths and names. The functions also pack large texts for the objects.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -71,8 +71,8 @@ def body(resource: str, name: str, spec: dict[str, Any], **metadata: Any) -> dic
 
 
 def object_name(provisioner: str) -> str:
-    """Return the name of a provisioner's own object in the form that the server accepts, because HF's names may have
-    capitals and ``_``."""
+    """Return the name of a provisioner's own object in a form that the server accepts. HF's names may have capitals and
+    ``_``."""
     plain = re.sub("[^a-z0-9-]", "-", provisioner.lower()).strip("-")
     if plain == provisioner:
         return plain

@@ -1,7 +1,7 @@
 """StateParts: objects of the state that only the loop writes.
 
-A text that is too long for its object continues in *pieces*. Pieces are made before the object that names them, and
-removed after a later write of this object. So a crash leaves at most pieces that no object names.
+A text that is too long for its object continues in *pieces*. The loop makes pieces before the object that names them.
+It removes pieces after a later write of this object. So a crash leaves at most unused pieces.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Conflict(StateStale):
-    """Raised if another write came before this write, so that the object differs from what the caller knows."""
+    """Raised if another write came first. The object then differs from what the caller knows."""
 
 
 def refuse(reply: Response, path: str) -> None:
@@ -109,7 +109,7 @@ class Parts:
     def join(self, name: str, packed: str, items: Mapping[str, Item] | None = None) -> Any:
         """Return the value of a packed text, which may continue in pieces. Raises StateUnreadable.
 
-        ``name``: the name that the pieces begin with. ``items``: all parts and pieces, if the caller has listed them
+        ``name``: the beginning of the pieces' names. ``items``: all parts and pieces, if the caller has listed them
         already.
         """
         place = f"{self._api.name}: {name} in {self._api.namespace}"
@@ -123,7 +123,7 @@ class Parts:
         return value
 
     def split(self, name: str, packed: str, room: int, marks: Marks) -> str:
-        """Return ``packed`` if it has at most ``room`` characters. If it is longer, write it as pieces, and return a
+        """Return ``packed`` if it has at most ``room`` characters. If it is longer, write it as pieces. Then return a
         packed text that names the pieces."""
         if len(packed) <= room:
             return packed
@@ -146,7 +146,7 @@ class Parts:
         """Replace the value of a part. Return the object.
 
         ``version``: the version to replace; empty if the object must not exist; None for any version. Raises Conflict
-        if the object has another version, StateStale if a newer loop has written.
+        if the object has another version. Raises StateStale if a newer loop has written.
         """
         name = self.name(part)
         data = self.split(name, pack(value), MOST_PACKED, marks)

@@ -1,5 +1,5 @@
-"""Notes in a Kubernetes API: the maxNumbers that HF's scripts have shown, the files that they have read, the hosts that
-HF lists, and the calls that scripts have refused. All of these are only hints for the loop.
+"""Notes in a Kubernetes API. The notes are only hints for the loop. They contain shown maxNumbers, the files that HF's
+scripts have read, HF's hosts, refused calls, and the report of ``provisioner demand``.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -49,8 +49,8 @@ class KubeNotes:
         self._read = digests
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF, and the digests of the files that this process has read.
-        Return the maxNumbers to show, and the path of the record. Raises StateError."""
+        """Record the maxNumbers that the caller shows to HF. Also record the digests of the files that this process has
+        read. Return the maxNumbers to show, and the path of the record. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
         path, spec, now = self._noted()
@@ -66,8 +66,11 @@ class KubeNotes:
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists, in place of the previous list. If the two lists have no host in common, add
-        the new hosts to the previous list instead, because HF sends a long list in parts. Raises StateError."""
+        """Record the hosts that HF lists, in place of the previous list. Raises StateError.
+
+        HF sends a long list in parts. So if the two lists have no host in common, add the new hosts to the previous
+        list instead.
+        """
         path, spec, now = self._noted(".hosts")
         hosts = list(names)
         digest = f"{zlib.crc32(' '.join(hosts).encode('utf-8', 'surrogateescape')):08x}"
@@ -93,10 +96,10 @@ class KubeNotes:
         return dict(unpack(spec["demand"], path)) if "demand" in spec else {}
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record that a script refuses its call, or, if the reason is empty, that it answers its call.
+        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        Raises StateError.
 
-        The record is first written to a file, because the reason may be that the server does not answer. Raises
-        StateError.
+        The record is first written to a file, because the server may not answer.
         """
         file = os.path.join(self._directory, "refused", script)
         if not reason and not os.path.exists(file):
@@ -113,8 +116,8 @@ class KubeNotes:
                 os.unlink(file)
 
     def _noted(self, part: str = "") -> tuple[str, dict[str, Any], float]:
-        """Return the path and the content of a note, and the present time by the server's clock. The content is empty
-        if the note is missing."""
+        """Return the path and the content of a note, and the present time by the server's clock. A missing note has no
+        content."""
         path = item(self._api.namespace, NOTES, f"{self._name}{part}")
         reply = self._call("GET", path)
         return path, reply.document["spec"] if reply.status == FOUND else {}, reply.at

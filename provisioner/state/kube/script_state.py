@@ -1,4 +1,4 @@
-"""The state in a Kubernetes API as HF's scripts use it: a few calls on one connection.
+"""The state in a Kubernetes API as HF's scripts use it. Each script makes a few calls on one connection.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -32,9 +32,8 @@ ENDED = "Ended"
 
 
 class KubeEntries(SettledAnswers):
-    """Settled answers as objects of a Kubernetes API: one MachineAnswer for each entry, never changed. The object of
-    the first entry of request ``ID`` is named ``ID.0``, the object of the second entry ``ID.1``. The last entry
-    counts."""
+    """Settled answers as objects of a Kubernetes API. Each entry is one MachineAnswer and never changes. The first
+    entry of request ``ID`` has the name ``ID.0``, the second entry ``ID.1``. The last entry counts."""
 
     def __init__(self, api: ApiServer, provisioner: str) -> None:
         self._api, self._provisioner = api, provisioner
@@ -114,8 +113,8 @@ class KubeScriptState(KubeNotes):
             return Recorded(id_, None)
 
     def _silence(self) -> tuple[float | None, float]:
-        """Return the seconds since the loop's last cycle (None if unknown), and the present time, both by the server's
-        clock."""
+        """Return the seconds since the loop's last cycle (None if unknown), and the present time. The server's clock
+        gives both times."""
         reply = self._call("GET", f"{objects.leases(self._api.namespace)}/{self._name}.loop")
         marks = reply.document["metadata"].get("annotations") or {} if reply.status == FOUND else {}
         try:
@@ -128,7 +127,7 @@ class KubeScriptState(KubeNotes):
     def poll(self, ids: Iterable[str]) -> Polled:
         """Return the answer to each known id; None for a request that waits for its first answer or for a recovery.
 
-        The poll is noted before the answers are read, and the loop reads the notes after it has announced a cancel. So
+        The script notes the poll before it reads the answers. The loop announces a cancel before it reads the notes. So
         either the loop notices the poll, or the script notices the cancel. Raises StateError.
         """
         asked = list(ids)

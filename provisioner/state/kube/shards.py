@@ -1,8 +1,8 @@
-"""The state of a provider instance whose pools several loops share, as HF's scripts use it.
+"""The state of a provider instance with several loops, as HF's scripts use it. The loops share the instance's pools.
 
-Each shard keeps its state under a name of its own. The first character of a request id is the shard's symbol, so ids
-and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``. The id of each part of
-such a request begins with its own shard's symbol.
+Each loop has a shard, which keeps its state under a name of its own. A request id begins with the shard's symbol, so
+ids and machine names show the shard. The id of a request that spans shards begins with ``SPANNING``. Each part of such
+a request has an id that begins with the symbol of its shard.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return the ids under which shards may have the request or its parts, each id with the number of its shard."""
+        """Return the ids of the request or of its possible parts, each id with the number of its shard."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):

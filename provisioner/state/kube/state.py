@@ -51,8 +51,8 @@ class KubeState:
     def __init__(self, api: ApiServer, provisioner: str, directory: str = "", *, follows: bool = False) -> None:
         """Connect the parts of the state.
 
-        ``directory``: the local directory of the journal; empty if there is none. ``follows``: watch the objects, as a
-        running loop does, instead of listing them at each use.
+        ``directory``: the local directory of the journal; empty if there is none. ``follows``: True for a running loop,
+        which watches the objects. A process that does not follow lists the objects at each use.
         """
         self._api, self._provisioner, self._directory = api, provisioner, directory
         self.path = f"kubernetes:{api.namespace} ({api.name})"
@@ -81,7 +81,7 @@ class KubeState:
             cache.start_following()
 
     def _note_restore(self) -> None:
-        """Treat intent as an old copy, and forget what this process has written, because etcd was restored."""
+        """Note that etcd was restored. Treat intent as an old copy, and forget what this process has written."""
         self.intent.is_old, self.intent.is_accepted = True, False
         self.memory.restored += 1
         self.holds.forget_written()
@@ -132,14 +132,16 @@ class KubeState:
         return self.loop_lock.life_signs()
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from the creation of the newest request or return request to the end of the loop's last
-        cycle, by the server's clock; 0 if unknown."""
+        """Return the seconds from the newest request or return request to the end of the loop's last cycle; 0 if
+        unknown. The server's clock gives both times."""
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
     def take_release(self) -> bool:
-        """Make an old intent current and return True if an operator has asked the loop to release the brake. Return
-        False while the watches lack a request that exists. Raises StateError."""
+        """If an operator has asked the loop to release the brake, make an old intent current and return True.
+
+        Return False while the watches lack a request that exists. Raises StateError.
+        """
         self.intent.is_accepted = self.holds.take_release() and self.intent.is_complete()
         return self.intent.is_accepted
 
@@ -151,8 +153,8 @@ class KubeState:
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return an error with the number ENETRESET if the server does not answer or refuses this process; else
-        None."""
+        """Return an error with the number ENETRESET if the server does not answer or refuses this process. Return None
+        if not."""
         try:
             self.holds.signature()
         except StateError as error:
@@ -167,10 +169,10 @@ class KubeState:
         return spec
 
     def polls(self) -> dict[str, int]:
-        """Return when HF last polled each request, in ms by the server's clock. Raises StateError.
+        """Return the time of HF's last poll of each request, in ms by the server's clock. Raises StateError.
 
-        While a cancel is announced, read the polls from the server and not from the watch, because a poll that the
-        watch has not shown yet must count (law: a terminal answer stays).
+        The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server,
+        because every poll must then count (law: a terminal answer stays).
         """
         memory = self.memory.latest
         if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
@@ -210,7 +212,7 @@ class KubeState:
             self._parts.write(CONFIG, read, self.memory.marks)
 
     def config_differences(self) -> list[Difference]:
-        """Return each of HF's two files (provider config, templates) of which scripts and loop have read different
+        """Return each of HF's two files (provider config, templates) that scripts and loop have read with different
         contents. Raises StateError."""
         loop = [ConfigMark(int(at), Digests(*digests)) for at, digests in self._parts.read(CONFIG) or []]
         read = [(one["at"], one["digests"]) for one in self._note().get("read", [])]

@@ -1,6 +1,6 @@
 """The settled terminal answers (MachineAnswers) as the loop reads and writes them.
 
-The answers are read from the watch. While an answer is being settled, newer entries are read from the server.
+The loop reads the answers from the watch. While the loop settles an answer, it reads newer entries from the server.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class KubeTerminalAnswers(KubeEntries):
         return self.settled_before(id_)
 
     def settled_before(self, id_: str) -> Answer | None:
-        """Return the settled answer as of the cache's last check, because a new check may cost a call that lists the
+        """Return the settled answer as of the cache's last check. A new check may cost a call that lists the
         answers."""
         return super().settled(id_)
 
     def ids(self) -> frozenset[str]:
-        """Return the ids of the requests whose answer was reported to HF, or is assumed to be reported. Raises
+        """Return the ids of the requests whose answer was reported to HF or assumed to be reported. Raises
         StateError."""
         self._cache.check()
         if self._listed[0] != self._cache.version:
@@ -56,8 +56,10 @@ class KubeTerminalAnswers(KubeEntries):
         return {id_: answer for id_ in sorted(ids) if (answer := self.settled_before(id_)) is not None}
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove the entries of ids that have left the state. The last entry of an id is removed first, so that an
-        interruption leaves the entries of an earlier moment. Raises StateError."""
+        """Remove the entries of ids that have left the state. Raises StateError.
+
+        The last entry of an id is removed first. So an interruption leaves the entries of an earlier moment.
+        """
         self._cache.check()
         doomed = frozenset(ids)
         last_first = sorted(self._cache.objects, key=lambda name: int(name.rpartition(".")[2]), reverse=True)

@@ -1,7 +1,7 @@
 """Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either state meanwhile.
 
-Memory is written first. If a copy is interrupted, memory has requests that intent lacks, so that a loop that starts on
-the new state latches the brake. The copy can be run again.
+Memory is copied first. After an interruption, memory has requests that intent lacks, so a loop on the new state latches
+the brake. The copy can be run again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ AnyState = StateDir | KubeState
 
 
 def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> Copied:
-    """Copy a state into an empty state, or repeat a copy that was interrupted. Raises StateError, in particular
-    StateExists if ``state`` has the memory of another state, and LockTimeout if a loop works on either state.
+    """Copy a state into an empty state. After an interruption, the copy can be repeated. ``for_dump``: True if a loop
+    may work on ``source`` meanwhile.
 
-    ``for_dump``: True if a loop may work on ``source`` meanwhile.
+    Raises StateError. In particular, raises StateExists if ``state`` has the memory of another state. Raises
+    LockTimeout if a loop works on either state.
     """
     with nullcontext() if for_dump else be_the_loop(source), be_the_loop(state):
         intent = _copy_memory(source, state)
