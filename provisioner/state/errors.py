@@ -39,7 +39,7 @@ class StateTooNew(StateError):
 
 
 class StateStale(StateError):
-    """A newer version of the file or object exists, or other processes keep writing at the same moment."""
+    """Another process has written a newer file or object, or keeps writing at this moment."""
 
 
 class StateExists(StateError):

@@ -254,7 +254,7 @@ NO_LOOP = "No loop has run on this state directory yet (`provisioner run`)"
 
 
 def pools_of_unknown(plan: Recovery, observations: Mapping[str, Observation]) -> Mapping[str, str]:
-    """Return the pool of each machine without a request. Machines in unobserved pools are left out."""
+    """Return the pool of each machine without a request. Machines in pools that were not observed are left out."""
     seen = find_snapshots(observations).values()
     return {name: snapshot.pool for snapshot in seen for name in plan.unknown if name in snapshot.machines}
 
@@ -273,7 +273,7 @@ def summary_message(plan: Recovery, *, applied: bool, release: bool) -> str:
 
 
 def _next_step_message(plan: Recovery) -> str:
-    """Return the text about memory and brake if the operator did not ask for a release."""
+    """Return the text about memory and brake for a state whose files are complete."""
     if plan.files.is_fine("memory") and plan.files.memory is not None and plan.files.memory.brake is not None:
         first = " once no other provisioner makes machines" if plan.files.memory.brake.reason in CONFLICTS else ""
         return f"The brake stays latched. To release it{first}: provisioner recover --release-brake"

@@ -128,7 +128,7 @@ class Journal:
         search only the newest file.
 
         ``most``: maximum number of lines of each file, the newest lines. If this limit cuts lines, the oldest cycle
-        left may be incomplete. It is then left out, unless it is the only cycle. The excerpt names an unreadable file.
+        left may be incomplete. It is left out, except as the only cycle. The excerpt names an unreadable file.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []

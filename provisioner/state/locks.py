@@ -171,13 +171,13 @@ def whole_number(facts: dict[str, Any], key: str) -> int:
 
 
 class DataLock:
-    """The lock of a database, as a context manager. A writer takes the lock before it reads the data, and keeps the
-    lock until it has replaced the data.
+    """The lock of a database, as a context manager. A writer takes the lock before it reads the data. It keeps the lock
+    until it has replaced the data.
 
     A waiting process first takes the *turn*, which is another lock file. It keeps the turn until it has the lock.
 
-    * Only the process with the turn tries for the lock, every ``TURN_POLL``. So a process that takes the lock again and
-      again cannot starve other processes, for example the loop's trim. ``tests/bench/bench_writers.py`` measures this.
+    * Only the process with the turn tries for the lock, every ``TURN_POLL``. So no process can starve the others by
+      taking the lock again and again. ``tests/bench/bench_writers.py`` measures this.
     * A process whose time is up without the turn still tries for the lock once. So a stopped process with the turn does
       not block the others.
     * The lock file records the last generation after the data is durable. So the record is never ahead of the data.
@@ -286,9 +286,8 @@ def is_locked(path: str) -> bool:
 
 
 def find_lasting_holder(path: str, clock: Callable[[], float]) -> str:
-    """Return a message about a process that has held the lock or its turn (see ``DataLock``) for at least
-    ``HELD_SECONDS``. The message also gives the operator's next step. Return an empty text if there is no such process,
-    or if this is unknown.
+    """Return a message about a process that has held the lock, or its turn, for at least ``HELD_SECONDS``. The message
+    also gives the operator's next step. Return an empty text if there is no such process, or if this is unknown.
 
     ``path``: the lock file. ``clock``: function that returns the time by the file system's clock.
     """
@@ -309,8 +308,7 @@ def get_boot_id() -> str:
 
 
 def is_gone(holder: Mapping[str, Any]) -> bool:
-    """Return True if the holder is proven gone. The holder is gone if its process ran on this host in this boot and
-    does not exist now.
+    """Return True if the holder is proven gone: its process ran in this host's present boot and does not exist now.
 
     A holder with this process's own pid was an earlier process, for example in the previous container.
     """

@@ -52,8 +52,8 @@ def be_the_loop(state: State) -> Iterator[None]:
 class LoopLock(locks.LockFile):
     """The lock that the active loop holds while other loops stand by. The lock file contains the holder's *epoch*.
 
-    Before each write and batch, the loop opens the file by its name and reads the epoch again. A different epoch shows
-    that a newer loop has taken over. The older loop then stops.
+    Before each write and batch, the loop opens the file again and reads the epoch. A different epoch shows that a newer
+    loop has taken over. The older loop then stops.
     """
 
     def __init__(self, path: str) -> None:

@@ -70,10 +70,10 @@ class Inventory(Located):
         replace(self.path, _document(names), durable=False)
 
     def note(self, names: Mapping[str, object]) -> None:
-        """Replace the stored list by ``names``, even if the stored list is unreadable. Raises StateUnwritable.
+        """Store the hosts that HF lists, even if the stored list is unreadable. Raises StateUnwritable.
 
-        HF sends a long list in parts, faster than the loop reads the parts. So if ``names`` and the stored list have no
-        host in common, add ``names`` to the stored list instead.
+        HF sends a long list in parts, faster than the loop reads the parts. So ``names`` that have no host of the
+        stored list are added to the stored list. Other ``names`` replace the stored list.
         """
         content = _document(names)
         with suppress(StateError):

@@ -95,7 +95,10 @@ class SettledAnswers(ABC):
 
     @abstractmethod
     def _tries(self, id_: str) -> Iterator[Entry | None]:
-        """Yield the id's last entry before each attempt to add an entry. Raises StateStale after the last attempt."""
+        """Yield the id's last entry before each attempt to add an entry. Raises StateStale after the last attempt.
+
+        The first value may be None although an entry exists. The attempt then fails.
+        """
 
     @abstractmethod
     def _read(self, id_: str, position: int) -> Entry | None:

@@ -121,8 +121,7 @@ class StateFile:
     def _save(self, tables: Tables, lock: DataLock, generation: int, check: Callable[[], None] = lambda: None) -> None:
         """Write the tables durably, then record their generation in the lock file.
 
-        The order matters. With the reverse order, a crash between the two writes would make the file look like an old
-        copy.
+        In the reverse order, a crash between the two writes would make the file look old.
         """
 
         def check_ours() -> None:

@@ -1,5 +1,5 @@
-"""A forecast of a release of the brake. It shows the machines that the loop will delete as orphans, and the requests
-that it will cancel.
+"""A forecast of a release of the brake: the machines that the loop will delete as orphans, and the requests that it
+will cancel.
 
 The functions are pure. The forecast uses only state files, and helps the operator to decide. After the release, the
 loop decides from its own observations.

@@ -2,8 +2,8 @@
 ProvisionerState's status.
 
 A request has the phase Ended until HF has read its terminal answer. Then its phase is Complete or CompleteWithError,
-and the server refuses every change of the answer. The write that sets this phase also adds the request's record to the
-status, if the record is missing there.
+and the server refuses every change of the answer. The write that sets this phase also adds the request's record to a
+status that lacks the record.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ class KubeAnswers:
             self._record(found, before, written["status"])
 
     def _record(self, found: Item, before: Status, status: Status) -> None:
-        """Write an Event if the request has just ended with failed machines. Also write an Event if the object now
-        gives its first reason for missing machines."""
+        """Write an Event if the request has just ended with failed machines. Also write an Event if a reason for
+        missing machines appears in an object without a reason."""
         is_open, note = status["phase"] in OPEN, status["conditions"][0]["message"]
         if not is_open and before.get("phase", WAITING) in OPEN and status.get("failed"):
             self._events.record(found, "MachinesFailed", note)

@@ -224,8 +224,9 @@ class ApiServer:
     def __init__(self, read_access: Callable[[], Access], namespace: str = "") -> None:
         """Store how to reach the server.
 
-        ``read_access``: function that returns the access. It is called at the first call to the server, and again after
-        a refused login. ``namespace``: replaces the namespace of the access; empty to keep it.
+        ``read_access``: function that returns the access. It is called at the first call to the server. It is called
+        again after a refused login or a call without a response. ``namespace``: replaces the namespace of the access;
+        empty to keep it.
         """
         self._read_access, self._namespace = read_access, namespace
         self._access: Access | None = None

@@ -26,7 +26,8 @@ KEPT_RELEASES = 200
 
 
 class ProvisionerObject:
-    """The ProvisionerState of one provisioner, as this process last wrote it or, if newer, as the cache has it."""
+    """The ProvisionerState of one provisioner. If this process has written a newer object than the cache has, the
+    written object counts."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, has_memory: Callable[[], bool]) -> None:
         self._api, self._provisioner, self._cache, self._has_memory = api, provisioner, cache, has_memory

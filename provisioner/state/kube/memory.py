@@ -74,8 +74,7 @@ class KubeMemory(MemoryReader):
         return self._parts.get(LOG) is not None
 
     def existed(self) -> bool:
-        """Return True if memory exists. Also return True if this disk or an object of the server records a generation
-        of memory."""
+        """Return True if memory exists, or if this disk or the server records a generation of memory."""
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
@@ -194,11 +193,9 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {ATTEMPTS} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return ``kept`` and ``changes`` of the next log, by key.
-
-        ``kept``: the generation of each object that has memory's document. The empty key stands for ``P.memory``.
-        ``changes``: the documents that no object has, and None for each removed document.
-        """
+        """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has
+        memory's document; the empty key stands for ``P.memory``. ``changes``: the documents that no object has, and
+        None for each removed document."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)
@@ -216,10 +213,7 @@ class KubeMemory(MemoryReader):
 
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
         """Write fields into the status of a request's object. If only the log has the request's record, write the
-        record, too.
-
-        Return the object; None if the object is gone. Raises StateStale if a newer loop has written.
-        """
+        record, too. Return the object; None if the object is gone. Raises StateStale if a newer loop has written."""
         self.adopt()
         key, marks = key_of(id_), self.marks
         generation = marks["generation"]
@@ -236,11 +230,9 @@ class KubeMemory(MemoryReader):
         return written
 
     def save(self) -> list[str]:
-        """If the log is short, do nothing and return no ids. If the log is long, write all documents without an own
-        object to ``P.memory``.
-
-        Return the ids of requests and returns whose records only the log has. The caller must then write these records.
-        """
+        """If the log is long, write all documents without an own object to ``P.memory``. Return the ids of requests and
+        returns whose records only the log has. The caller must then write these records. If the log is short, do
+        nothing and return no ids."""
         if self.log_size < MOST_LOGGED:
             return []
         self.log_size = 0

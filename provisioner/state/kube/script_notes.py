@@ -1,5 +1,5 @@
-"""Notes in a Kubernetes API. The notes are only hints for the loop. They contain shown maxNumbers, the files that HF's
-scripts have read, HF's hosts, refused calls, and the report of ``provisioner demand``.
+"""Notes in a Kubernetes API. The notes are only hints for the loop or for operators. They contain shown maxNumbers,
+digests of HF's files, HF's hosts, refused calls, and the report of ``provisioner demand``.
 
 The scripts import this module at each call, so it imports only modules that load fast.
 """
@@ -66,10 +66,10 @@ class KubeNotes:
         return shown, path
 
     def note_hosts(self, names: Mapping[str, object]) -> None:
-        """Record the hosts that HF lists, in place of the previous list. Raises StateError.
+        """Record the hosts that HF lists. Raises StateError.
 
-        HF sends a long list in parts. So if the two lists have no host in common, add the new hosts to the previous
-        list instead.
+        HF sends a long list in parts. A list that has no host of the previous list is added to the previous list. Any
+        other list replaces the previous list.
         """
         path, spec, now = self._noted(".hosts")
         hosts = list(names)

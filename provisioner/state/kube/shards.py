@@ -93,7 +93,7 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return the ids of the request or of its possible parts, each id with the number of its shard."""
+        """Return the ids that the request or its parts may have in the shards. Each id has its shard's number."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):

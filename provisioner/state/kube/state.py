@@ -132,13 +132,13 @@ class KubeState:
         return self.loop_lock.life_signs()
 
     def seconds_since_intent(self) -> float:
-        """Return the seconds from the newest request or return request to the end of the loop's last cycle; 0 if
+        """Return the seconds from the creation of intent's newest record to the end of the loop's last cycle; 0 if
         unknown. The server's clock gives both times."""
         last, made = self.life_signs().last_beat_at, self.intent.last_created()
         return max(last - made, 0.0) if last and made else 0.0
 
     def take_release(self) -> bool:
-        """If an operator has asked the loop to release the brake, make an old intent current and return True.
+        """Return True if an operator has asked the loop to release the brake. An old intent then becomes current.
 
         Return False while the watches lack a request that exists. Raises StateError.
         """
@@ -171,8 +171,8 @@ class KubeState:
     def polls(self) -> dict[str, int]:
         """Return the time of HF's last poll of each request, in ms by the server's clock. Raises StateError.
 
-        The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server,
-        because every poll must then count (law: a terminal answer stays).
+        The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server.
+        Every poll must then count (law: a terminal answer stays).
         """
         memory = self.memory.latest
         if memory is not None and any(record.is_cancelling for record in memory.requests.values()):

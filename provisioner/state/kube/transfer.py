@@ -1,6 +1,6 @@
 """Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either state meanwhile.
 
-Memory is copied first. After an interruption, memory has requests that intent lacks, so a loop on the new state latches
+Memory is copied first. After an interruption, memory has requests that intent lacks. So a loop on the new state latches
 the brake. The copy can be run again.
 """
 
