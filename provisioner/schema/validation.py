@@ -83,8 +83,8 @@ def format_expected(words: str, value: object) -> str:
 
 
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
-    """Return the end of a message about an unknown word. The end names a similar name; without a similar name, it lists
-    the known names.
+    """Return the last part of a message about an unknown word. This part names a known name with similar spelling, or
+    else lists the known names.
 
     ``many``: True if there may be thousands of names. The list then has only the first names.
     """

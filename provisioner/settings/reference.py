@@ -139,8 +139,8 @@ def _object(model: type[Section], prefix: str = "") -> Json:
 
 
 def _is_needed(field: FieldInfo) -> bool:
-    """Return True if the setting must be in the file: by its docstring, neither HF's files nor the environment can
-    give it."""
+    """Return True if the file must contain the setting. The text "No default." in its docstring shows that HF's files
+    and the environment cannot give it."""
     return field.is_required() and "No default." in (field.description or "")
 
 

@@ -80,7 +80,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of each pool that templates do not name, because it makes no machines."""
+    """Warn of each pool that templates do not name. Such a pool makes no machines."""
     used = {name for limits in settings.template_limits.values() for name in limits.pools}
     for name in (name for name in settings.pools if name not in used):
         yield f"pools.{name}: no template uses it; name it in a template's 'pools', or leave it out"
@@ -111,8 +111,8 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
-    """Warn of each attribute with a misspelled name of an HF attribute. HF would read it as an attribute of the
-    site."""
+    """Warn of each attribute that is probably a misspelled attribute of HF. HF would read such an attribute as an
+    attribute of the site."""
     known = NUMERIC_ATTRIBUTES | {"type"}
     for name in template.attributes.keys() - known - SITE_ATTRIBUTES:
         if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75):

@@ -76,8 +76,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    The function opens the file again if the NFS server has replaced the file meanwhile (ESTALE). It also opens a file
-    with two names again. An NFS cache may still show a temporary name.
+    The function opens the file again if the NFS server has replaced the file meanwhile (ESTALE). It also does so if the
+    file has two names (hard links). An NFS cache may still show a temporary name.
     """
     for is_last in tries():
         try:

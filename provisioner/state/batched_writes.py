@@ -4,8 +4,8 @@ A script that finds the lock taken leaves a *posted write* beside the data. The 
 posted documents together with its own.
 
 * A posted write is a file with the documents to add. The fsyncs of one write serve all waiting scripts.
-* The owner of the file locks it while the owner waits. An unlocked file shows that its owner is dead. A writer does not
-  write the documents of a dead owner.
+* The owner keeps the file locked while waiting. An unlocked file shows that its owner is dead. A writer does not write
+  the documents of a dead owner.
 * A writer removes the file after the documents are durable. So a missing file is only a hint that the documents were
   written. The proof is in the data.
 * An owner that gives up removes its file, then the temporary file of every writer (``withdraw``).

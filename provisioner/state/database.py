@@ -113,7 +113,7 @@ def are_tables(tables: Any) -> bool:
 
 
 def shape_problem(tables: Any, kind: str) -> str:
-    """Return why these tables are not a database of this kind; empty if they are such a database."""
+    """Return the reason why these tables are not a database of this kind; empty if they are such a database."""
     if not are_tables(tables):
         return "is JSON, but not a database of tables with documents"
     meta = tables.get("meta", {}).get("state", {})

@@ -43,7 +43,7 @@ class StateStale(StateError):
 
 
 class StateExists(StateError):
-    """The file or object exists already, or it must not be created because another one exists."""
+    """The file or object exists already, or must not be created because another file or object exists."""
 
 
 class StateUnwritable(StateError):
@@ -183,7 +183,7 @@ class Condition(StrEnum):
       brake.
     * FINE: the file has the recorded generation or a newer generation. Scripts and trim write. A loop goes on.
 
-    `provisioner recover` writes an intent again that is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
+    `provisioner recover` rewrites an intent that is MISSING, UNREADABLE or OLDER. It moves an UNREADABLE memory
     aside.
     """
 

@@ -282,7 +282,7 @@ class IntentStore(IntentFile):
     def _has_written(self, write: BatchedWrite) -> bool:
         """Return True if the documents are in the file, whichever process wrote them. Make the documents durable.
 
-        The search compares bytes, because parsing would take five megabytes in each of fifty waiting scripts.
+        The search compares bytes. Parsing would take five megabytes of memory in each of fifty waiting scripts.
         """
         content = read_if_present(self.path, self.advice) or b""
         if not all(entry in content for entry in entries(write.tables)):

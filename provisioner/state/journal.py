@@ -147,7 +147,7 @@ class Journal:
         """Return the files' contents, the oldest first, and the reason why a file cannot be read.
 
         ``names``: the newest file first. A rotation renames a file to a name that is searched later. So every file is
-        found. A file that is found twice counts once, because its inode is known.
+        found. A file may be found twice, but counts once, because its inode is the same.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""

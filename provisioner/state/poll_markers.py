@@ -58,10 +58,7 @@ class Seen(Located):
 
 
 class Inventory(Located):
-    """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests.
-
-    Each list replaces the previous list.
-    """
+    """``hf-inventory.json``: the hosts that HF listed in its last getReturnRequests."""
 
     advice = "HF's next getReturnRequests writes it again."
 
@@ -148,7 +145,8 @@ class ReportedAnswers(SettledAnswers):
         """Kinds of the entries that ``ids`` has read, by entry name. The kind of an entry never changes."""
 
     def ids(self) -> frozenset[str]:
-        """Return the ids whose answer was reported to HF, or is assumed to be. Raises StateUnreadable."""
+        """Return the ids of the requests whose answer was reported to HF or assumed to be reported. Raises
+        StateUnreadable."""
         listed = frozenset(names_in(self.path))
         if listed != self._listed:
             entries = filter(_id_of, listed)

@@ -195,8 +195,8 @@ class LoopTurn(Protocol):
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
 
     def has_calls(self) -> bool:
-        """Return True if calls of a cloud may still be under way: calls of the last holder, or of the loop for which
-        the last holder waited."""
+        """Return True if calls to a cloud may still be under way. The last holder may have made these calls, or the
+        loop for which the last holder waited."""
 
     def epoch(self) -> int:
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""

@@ -168,7 +168,7 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
 
 
 def _outdate(state: StateDir, memory: Tables | None) -> None:
-    """Put back the dump's memory, recorded as an old copy. Stop an earlier loop by a new epoch."""
+    """Put back the dump's memory, and record it as an old copy. A new epoch stops an earlier loop."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
         written = [generation_of(tables) for tables in (memory, _if_readable(file.load)) if tables is not None]

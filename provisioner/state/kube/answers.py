@@ -1,9 +1,9 @@
 """The answers to HF and the losses. An answer is in the status of its request's object. The losses are in the
 ProvisionerState's status.
 
-A request has the phase Ended until HF has read its terminal answer. Then its phase is Complete or CompleteWithError,
-and the server refuses every change of the answer. The write that sets this phase also adds the request's record to a
-status that lacks the record.
+A request with a terminal answer that HF has not read yet has the phase Ended. Once HF has read the answer, the phase is
+Complete or CompleteWithError. The server then refuses every change of the answer. The write that sets this phase also
+adds the request's record to a status that lacks the record.
 """
 
 from __future__ import annotations

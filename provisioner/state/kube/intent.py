@@ -1,8 +1,8 @@
 """Intent: the MachineRequests and MachineReturns of one provisioner. Scripts create these objects, and the loop removes
 them.
 
-``generation`` begins with the intent's generation in memory, and grows with each change that this process sees. After a
-restore of etcd, intent counts as an old copy until an operator releases the brake.
+``generation`` starts at intent's generation as noted in the loop's memory. It grows with each change that this process
+sees. After a restore of etcd, intent counts as an old copy until an operator releases the brake.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class KubeIntent:
         self._memory.remove_pieces(id_)
 
     def known_generation(self) -> int:
-        """Return the generation of intent, because no object records a newer generation (see ``condition``)."""
+        """Return intent's own generation. No object records a newer generation (see ``condition``)."""
         return self.read().generation
 
     def restore(self, wanted: Intent) -> None:

@@ -153,8 +153,8 @@ class KubeState:
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return an error with the number ENETRESET if the server does not answer or refuses this process. Return None
-        if not."""
+        """Return an error with the number ENETRESET if the server does not answer or refuses this process; None if
+        writing is possible."""
         try:
             self.holds.signature()
         except StateError as error:
