@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from provisioner.state.errors import StateDenied, StateUnreachable
 from provisioner.state.kube import connection
@@ -127,6 +133,12 @@ def test_busy_server_is_asked_again_when_it_says(
     assert {number for number, _ in server.asked} == {1}
 
 
+@pytest.mark.parametrize("pause", ["-1", "NaN", "Fri, 27 Nov 2026 15:43:14 GMT"])
+def test_busy_server_that_names_no_pause_is_asked_again_once(api: ApiServer, server: Scripted, pause: str) -> None:
+    server.responses += [response(429, {}, f"Retry-After: {pause}"), response(200, {"a": 1})]
+    assert api.call("GET", ONE).document == {"a": 1}
+
+
 @pytest.mark.parametrize("status", [404, 409, 410, 422])
 def test_refusals_that_answer_the_call_are_returned(api: ApiServer, server: Scripted, status: int) -> None:
     document = {"message": "no", "details": {"name": "a", "kind": "machinerequests"}}
@@ -159,13 +171,10 @@ def test_too_large_responses_are_refused(api: ApiServer, server: Scripted, monke
         api.call("GET", ONE)
 
 
-def test_partial_objects_are_asked_for_by_their_kind(api: ApiServer, server: Scripted) -> None:
-    server.responses += [response(200)] * 3
+def test_lists_may_be_partial(api: ApiServer, server: Scripted) -> None:
+    server.responses += [response(200)]
     api.call("GET", LIST + "?limit=1", partial=True)
-    api.call("GET", ONE, partial=True)
-    api.call("POST", LIST, {}, partial=True)
-    kinds = [server.header(number, "accept").partition("as=")[2].partition(";")[0] for number in range(3)]
-    assert kinds == ["PartialObjectMetadataList", "PartialObjectMetadata", "PartialObjectMetadata"]
+    assert "as=PartialObjectMetadataList;" in server.header(0, "accept")
 
 
 def test_unknown_authority_is_refused_before_the_token_is_sent(
@@ -200,6 +209,82 @@ def test_certificates_may_be_texts(authority: Authority, tmp_path: Path) -> None
             ApiServer(lambda: texts._replace(certificate="")).call("GET", ONE)
 
 
+def test_certificates_as_text_may_have_comments_of_any_language(access: Access, server: Scripted) -> None:
+    server.responses += [response(200)]
+    text = f"# Főtanúsítvány\n{Path(access.authority).read_text()}"
+    api = ApiServer(lambda: access._replace(authority=text))
+    assert api.call("GET", ONE).status == 200
+    api.close()
+
+
+def test_certificates_that_cannot_be_used_are_named(
+    authority: Authority, access: Access, server: Scripted, tmp_path: Path
+) -> None:
+    """A call that is repeated would fail again, and OpenSSL asks a terminal for the password of a key."""
+    key, certificate = authority.signed("scripts")
+    (tmp_path / "crt").write_bytes(certificate)
+    locked = load_pem_private_key(key, None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+    )
+    (tmp_path / "locked").write_bytes(locked)
+    for wrong in (
+        {"authority": f"{tmp_path}/none"},
+        {"authority": f"{tmp_path}/token"},
+        {"certificate": f"{tmp_path}/none"},
+        {"certificate": f"{tmp_path}/crt", "key": f"{tmp_path}/none"},
+        {"certificate": f"{tmp_path}/crt", "key": f"{tmp_path}/locked"},
+        {"certificate": f"{tmp_path}/crt", "key": locked.decode()},
+    ):
+        with pytest.raises(StateDenied, match=r"no login with .*the key must have no password") as raised:
+            ApiServer(lambda wrong=wrong: access._replace(**wrong)).call("GET", ONE)
+        named = [value for value in wrong.values() if "BEGIN" not in value]
+        assert all(value in str(raised.value) for value in named)
+        assert "BEGIN" not in str(raised.value)
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("token", ["secret\nsecond", "secret second", "sec—ret"])
+def test_wrong_token_is_not_shown(access: Access, server: Scripted, tmp_path: Path, token: str) -> None:
+    (tmp_path / "token").write_text(token)
+    for wrong, place in ((access, f"{tmp_path}/token"), (access._replace(token_file="", token=token), "kubeconfig")):
+        with pytest.raises(StateDenied, match=rf"{place}: expected one line with a token") as raised:
+            ApiServer(lambda wrong=wrong: wrong).call("GET", ONE)
+        assert "sec" not in str(raised.value)
+        assert server.asked == []
+
+
+def test_token_file_that_is_being_written_is_no_anonymous_login(access: Access, server: Scripted) -> None:
+    Path(access.token_file).write_text("")
+    with pytest.raises(StateDenied, match="write a new file and rename it"):
+        ApiServer(lambda: access).call("GET", ONE)
+    assert server.asked == []
+
+
+def test_token_in_the_kubeconfig_may_end_with_a_line_break(access: Access, server: Scripted) -> None:
+    server.responses += [response(200)]
+    api = ApiServer(lambda: access._replace(token_file="", token="secret\n"))
+    assert api.call("GET", ONE).status == 200
+    api.close()
+    assert server.header(0, "authorization") == "Bearer secret"
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://me:s3c#ret@proxy:1", "http://me:s3c/ret@proxy:1", "http://me:s3cret@proxy:99999", "http://[::1"]
+)
+def test_password_of_a_wrong_proxy_is_not_shown(access: Access, proxy: str) -> None:
+    with pytest.raises(StateDenied, match=r"HTTPS_PROXY or proxy-url: expected .*%23") as raised:
+        ApiServer(lambda: access._replace(proxy=proxy)).call("GET", ONE)
+    assert "s3c" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1:6443", "", "https://", "https://kube:port", "https://[::1", "tcp://kube"]
+)
+def test_wrong_address_of_the_server_is_no_outage(address: str) -> None:
+    with pytest.raises(StateDenied, match=r"expected `server: https://HOST:PORT` in the kubeconfig"):
+        ApiServer(lambda: Access(address)).call("GET", ONE)
+
+
 def test_plain_http_gets_no_token_and_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     with Scripted(None) as server:
@@ -230,7 +315,7 @@ def test_proxy_leads_to_the_server(authority: Authority, access: Access, monkeyp
             with pytest.raises(StateUnreachable, match=r"Tunnel connection failed: 403"):
                 ApiServer(lambda: access._replace(server="https://elsewhere.test")).call("GET", ONE)
             monkeypatch.setenv("HTTPS_PROXY", "proxy:3128")
-            with pytest.raises(StateDenied, match="expected an address such as"):
+            with pytest.raises(StateDenied, match="expected http://proxy:3128 or"):
                 api.call("GET", ONE)
 
 

@@ -138,7 +138,6 @@ def ends(path: str) -> list[Step]:
         status(path, {"epoch": 9, "failed": 2}),
         get(path),
         get(f"{path}/status"),
-        get(path, partial=True),
     ]  # fmt: skip
 
 
@@ -372,7 +371,8 @@ def random_steps(seed: int, count: int) -> Iterator[Step]:
             case "patch":
                 yield patch(path + under, {part: body} | ({"metadata": metadata} if metadata else {}))
             case "get":
-                yield get(chance.choice([path, path.partition("/")[0]]), partial=chance.random() < 0.5)
+                listed = path.partition("/")[0]
+                yield chance.choice([get(path), get(listed), get(listed, partial=True)])
             case "delete":
                 yield delete(path)
 

@@ -577,7 +577,10 @@ def refusal(status: int) -> Document:
         401: "Unauthorized",
         503: "ServiceUnavailable",
     }
-    return Refusal(status, reasons.get(status, "InternalError"), f"a test demands the status {status}").document
+    message = f"a test demands the status {status}"
+    if status == 403:  # the words in which the server names a missing right
+        message += ': User "a" cannot get resource "things" in API group "g"'
+    return Refusal(status, reasons.get(status, "InternalError"), message).document
 
 
 class MemoryWatch:

@@ -51,10 +51,7 @@ def in_cluster() -> Access:
     """Return the access from the pod in which this process runs. Raises StateDenied outside of a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise StateDenied(
-            "The state is in Kubernetes, and this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set). "
-            "Name a kubeconfig with STATE_KUBECONFIG."
-        )
+        raise StateDenied("Outside of a pod, STATE_KUBECONFIG must name a kubeconfig (no KUBERNETES_SERVICE_HOST).")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     namespace = read_text(f"{ACCOUNT}/namespace").strip()
     return Access(server, namespace, f"{ACCOUNT}/token", authority=f"{ACCOUNT}/ca.crt", proxy="direct")
@@ -90,7 +87,7 @@ def from_kubeconfig(path: str) -> Access:
         """Return the text that ``KEY-data`` contains, else the path of the file that ``KEY`` names. A relative path
         begins at the kubeconfig's directory. Raises StateUnreadable."""
         try:
-            text = base64.b64decode(str(settings.get(f"{key}-data") or ""), validate=True).decode()
+            text = base64.b64decode("".join(str(settings.get(f"{key}-data") or "").split()), validate=True).decode()
         except ValueError as error:
             raise StateUnreadable(f"{path}: {key}-data is no base64 text. Make the kubeconfig again.") from error
         name = str(settings.get(key) or "")
@@ -119,13 +116,13 @@ def _parse(path: str, text: str) -> Any:
         from provisioner.files.yaml_text import parse
 
     try:
-        return parse(text)[0]
+        return parse(text)[0] or {}
     except YAMLError as error:
         raise StateUnreadable(f"{path}: is no YAML: {' '.join(str(error).split())}.") from error
 
 
 def _named(document: Mapping[str, Any], table: str, field: str, name: str) -> Mapping[str, Any]:
-    found = [entry[field] for entry in document[table] if entry["name"] == name]
+    found = [entry[field] for entry in document[table] or () if entry["name"] == name]
     if not found or not isinstance(found[0], Mapping):
         raise KeyError(f"{table}: {name}")
     return found[0]

@@ -15,7 +15,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,22 +52,23 @@ BROKEN = (OSError, ValueError, http.client.HTTPException)
 """Errors of a connection that breaks off, or of a response that is not HTTP."""
 
 MERGE = "application/merge-patch+json"
-PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
-COLLECTION_SLASHES = 6
-"""Number of slashes in the path of a collection in a namespace. The path of an object has more slashes."""
+PARTIAL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 OK, REDIRECT, UNAUTHORIZED, NOT_FOUND, BUSY, SERVER_ERROR = 200, 300, 401, 404, 429, 500
 ANSWERED = frozenset({404, 409, 410, 422})
 """Statuses besides 2xx that the caller handles: no such object (404), conflict (409), too old (410), refused by a rule
 (422)."""
 
-KINDS_MISSING = (
-    "the server does not know the kinds of the state: `kubectl apply -k deploy/kustomize/components/kubernetes-state`"
-)
+COMPONENT = "deploy/kustomize/components/kubernetes-state"
 ADVICE = {
     UNAUTHORIZED: "Renew the token or the certificate that the kubeconfig names",
-    403: "Bind this account to its Role in deploy/kustomize/components/kubernetes-state",
+    403: "Remove the cause that the server names",
 }
+ROLE = f"Bind this account to its Role in {COMPONENT}, which has the verb {{}} on {{}}"
+SERVER_FORM = "is no address of an API server: expected `server: https://HOST:PORT` in the kubeconfig."
+PROXY_FORM = "HTTPS_PROXY or proxy-url: expected http://proxy:3128 or http://name:password@proxy (%23, %2F for #, /)."
+TOKEN_FORM = "expected one line with a token. Write the token again; let a timer write a new file and rename it."
+PEM_FORM = "Correct CA, client certificate and client key of the kubeconfig; the key must have no password."
 LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
 """Pattern of the server's message about a call that no Role allows. Its groups are the verb and the resource."""
 
@@ -103,25 +104,21 @@ class Connection(http.client.HTTPConnection):
 
     def __init__(self, access: Access, until: float) -> None:
         """Connect to the server, through a proxy if necessary. ``until``: monotonic time at which the first call must
-        have ended. Raises StateDenied if the proxy or its login is wrong."""
+        have ended. Raises StateDenied if the address or login of server or proxy cannot be used."""
         self.until, self.used = until, time.monotonic()
-        self._access, server = access, urlsplit(access.server)
-        self._name, self._is_encrypted = server.hostname or "", server.scheme == "https"
+        server, port = _parse(access.server, ("http", "https"), f"{access.server}: {SERVER_FORM}")
+        self._access, self._name, self._is_encrypted = access, server.hostname or "", server.scheme == "https"
         self._prefix, self._login = server.path.rstrip("/"), dict[str, str]()
         proxy = proxy_for(access, self._name) if self._is_encrypted else ""
-        address = urlsplit(proxy) if proxy else server
-        if proxy and (address.scheme != "http" or not address.hostname):
-            raise StateDenied(
-                "HTTPS_PROXY: expected an address such as http://proxy:3128 or http://name:password@proxy."
-            )
-        super().__init__(address.hostname or "", _port(address), timeout=self._left(CONNECT_SECONDS))
+        address, first_port = _parse(proxy, ("http",), PROXY_FORM) if proxy else (server, port)
+        super().__init__(address.hostname or "", first_port, timeout=self._left(CONNECT_SECONDS))
         if proxy:
             login = unquote(f"{address.username}:{address.password or ''}").encode()
             headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if address.username else {}
-            self.set_tunnel(self._name, _port(server), headers)
+            self.set_tunnel(self._name, port, headers)
         try:
             self.connect()
-        except OSError as error:
+        except (OSError, StateError) as error:
             self.close()
             if proxy and " 407 " in f"{error} ":
                 raise StateDenied(
@@ -146,16 +143,22 @@ class Connection(http.client.HTTPConnection):
             return
         import ssl  # imported here because the embedded cloud has no TLS
 
-        access = self._access
-        with _file(access.authority) as authority, _file(access.certificate) as certificate, _file(access.key) as key:
-            context = ssl.create_default_context(cafile=authority or None)
-            if certificate:
-                context.load_cert_chain(certificate, key)
+        access, pems = self._access, (self._access.authority, self._access.certificate, self._access.key)
+        try:
+            with _file(pems[0]) as authority, _file(pems[1]) as certificate, _file(pems[2]) as key:
+                context = ssl.create_default_context(cafile=authority or None)
+                if certificate:
+                    context.load_cert_chain(certificate, key or None, "")  # a password, so that OpenSSL asks for none
+        except OSError as error:
+            files = ", ".join(one for one in pems if one and "-----BEGIN" not in one) or "its texts"
+            raise StateDenied(f"{access.server}: no login with {files}: {error}. {PEM_FORM}") from error
         if access.is_insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         self.sock.settimeout(self._left())
         self.sock = context.wrap_socket(self.sock, server_hostname=access.tls_server_name or self._name)
-        token = read_text(access.token_file).strip() if access.token_file else access.token
+        token = (read_text(access.token_file) if access.token_file else access.token).strip()
+        if (token or access.token_file) and not re.fullmatch("[!-~]+", token):  # an error of http.client would show it
+            raise StateDenied(f"{access.token_file or 'the token of the kubeconfig'}: {TOKEN_FORM}")
         self._login = {"Authorization": f"Bearer {token}"} if token else {}
 
     def response_class(self, sock: socket.socket, *arguments: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
@@ -174,8 +177,14 @@ class Connection(http.client.HTTPConnection):
         return self.getresponse()
 
 
-def _port(address: SplitResult) -> int:
-    return address.port or (443 if address.scheme == "https" else 80)
+def _parse(text: str, schemes: Collection[str], message: str) -> tuple[SplitResult, int]:
+    """Return the parts of an address, and its port. Raises StateDenied with the message, which must lack a proxy's
+    address, because this address may contain a password."""
+    with suppress(ValueError):
+        address = urlsplit(text)
+        if address.hostname and address.scheme in schemes:
+            return address, address.port or (443 if address.scheme == "https" else 80)
+    raise StateDenied(message)
 
 
 def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -207,15 +216,10 @@ def _file(certificate: str) -> Iterator[str]:
     if "-----BEGIN" not in certificate:
         yield certificate
         return
-    with open(os.memfd_create("login"), "w", encoding="ascii") as file:
+    with open(os.memfd_create("login"), "w", encoding="utf-8") as file:
         file.write(certificate)
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"
-
-
-def _partial_type(method: str, path: str) -> str:
-    is_list = method == "GET" and path.partition("?")[0].count("/") == COLLECTION_SLASHES
-    return PARTIAL.format("List" if is_list else "")
 
 
 class ApiServer:
@@ -261,12 +265,12 @@ class ApiServer:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
         A call without a response is repeated once, so make only calls that may be repeated. ``content``: type of the
-        body. ``partial``: get only the metadata of objects.
+        body. ``partial``: list only the metadata of objects.
 
         Raises StateError, in particular StateUnreachable or StateDenied. Raises StateMissing if the resource kinds or
         the namespace are missing.
         """
-        headers = {"Accept": _partial_type(method, path) if partial else "application/json"}
+        headers = {"Accept": PARTIAL if partial else "application/json"}
         sent = None
         if body is not None:
             headers["Content-Type"] = content
@@ -276,7 +280,7 @@ class ApiServer:
             error, answered, pause = None, None, 0.0
             try:
                 answered = self._exchange(method, path, headers, sent, until)
-                pause = float(answered[1].get("retry-after") or 0.0)
+                pause = max(0.0, float(answered[1].get("retry-after") or 0.0))  # 0 for NaN, too
             except BROKEN as failed:
                 error = failed
             if not answered or answered[0] == UNAUTHORIZED:
@@ -295,10 +299,8 @@ class ApiServer:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, until: float
     ) -> tuple[int, Message, bytes | bytearray]:
         connection: Connection | None = getattr(self._own, "connection", None)
-        if connection and time.monotonic() - connection.used > IDLE_SECONDS:
+        if connection is None or time.monotonic() - connection.used > IDLE_SECONDS:
             self.close()
-            connection = None
-        if connection is None:
             connection = self._own.connection = Connection(self.access(), until)
         connection.until = until
         response = connection.ask(method, path, headers, body)
@@ -312,22 +314,22 @@ class ApiServer:
         """Return the response if its status is 2xx or in ``ANSWERED``. Raises StateError for any other status."""
         try:
             document = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             document = {"message": body[:80].decode("utf-8", "replace")}
             if status < REDIRECT:
                 raise StateUnreachable(self.unreachable(f"its response is no JSON: {document['message']!r}"))
         message = " ".join(str(document.get("message", "no reason")).split())
-        details = document.get("details", {})
+        details = found if isinstance(found := document.get("details"), dict) else {}
         if status in ADVICE:
             right = LACKS_RIGHT.search(message)
-            needs = f", which has the verb {right[1]} on {right[2]}" if right else ""
-            raise StateDenied(f"{self.name}: HTTP {status}: {message}. {ADVICE[status]}{needs}.")
+            advice = ROLE.format(*right.groups()) if right else ADVICE[status]
+            raise StateDenied(f"{self.name}: HTTP {status}: {message}. {advice}.")
         if status == BUSY or status >= SERVER_ERROR:
             raise StateUnreachable(self.unreachable(f"HTTP {status}: {message}"))
         if status == NOT_FOUND and not details.get("name"):
-            raise StateMissing(f"{self.name}: {KINDS_MISSING}.")
+            raise StateMissing(f"{self.name}: the kinds of the state are unknown here: `kubectl apply -k {COMPONENT}`.")
         if status == NOT_FOUND and details.get("kind") == "namespaces":
             raise StateMissing(f"{self.name}: {message}: `kubectl create namespace {details['name']}`.")
         if status >= REDIRECT and status not in ANSWERED:

@@ -38,7 +38,7 @@ def test_kubeconfig_is_read_as_json_and_as_yaml(tmp_path: Path) -> None:
 
 def test_files_are_beside_the_kubeconfig_and_data_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    text = b64encode(b"-----BEGIN").decode()
+    text = f"{b64encode(b'-----').decode()[:4]}\n{b64encode(b'-----BEGIN').decode()[4:]}\n"  # may have several lines
     user = {"tokenFile": "token", "client-certificate": "/a.crt", "client-key": "a.key", "client-key-data": text}
     cluster = {"certificate-authority": "ca.crt", "certificate-authority-data": text, "insecure-skip-tls-verify": True}
     Path("kubeconfig").write_text(json.dumps(kubeconfig(user, **cluster)))
@@ -62,6 +62,8 @@ def test_plugins_are_refused_with_what_to_do(tmp_path: Path, plugin: str) -> Non
         ("{", "is no YAML"),
         ("[]", "this kubeconfig lacks"),
         ("{}", "this kubeconfig lacks 'current-context'"),
+        ("", "this kubeconfig lacks 'current-context'"),
+        ("current-context: ''\ncontexts: null\n", "lacks 'contexts: '"),
         (json.dumps(kubeconfig({}) | {"clusters": []}), "lacks 'clusters: c'"),
         (json.dumps(kubeconfig({}) | {"users": [{"name": "u", "user": None}]}), "lacks 'users: u'"),
         (json.dumps(kubeconfig({"client-key-data": "-"})), "client-key-data is no base64"),
