@@ -23,6 +23,13 @@ REQUEST, RETURN, ANSWER = "MachineRequest", "MachineReturn", "MachineAnswer"
 STATE, PART, NOTE = "ProvisionerState", "StatePart", "HostFactoryNote"
 RESOURCES = {kind: resource for resource, kind in KINDS.items()}
 NAME = "0a1b2c3d4e"
+NAMES = {RETURN: f"ret-{NAME}", ANSWER: f"{NAME}.0"}
+"""Names of objects that have another name than ``NAME``."""
+WRONG_NAMES = {
+    REQUEST: ("test", "0a1b2c3d4e5", f"ret-{NAME}", "my.request", "a" * 253),
+    RETURN: (NAME, "ret-1", f"ret-{NAME}.0"),
+    ANSWER: (NAME, f"{NAME}.x", f"{NAME}.0.0", "1a1b2c3d4e.0"),
+}
 MOST_BYTES, NUMBER_BYTES, KEY_BYTES = 1_500_000, 20, 68
 """Most bytes of an object that etcd takes, of a number, and of a template's name as a key."""
 POLL_BYTES = 32
@@ -112,11 +119,12 @@ class Objects:
     def __init__(self, space: Space) -> None:
         self.admin, self._space = space.admin, space.name
 
-    def path(self, kind: str, part: str = "", name: str = NAME) -> str:
-        return item(self._space, RESOURCES[kind], name) + part
+    def path(self, kind: str, part: str = "", name: str = "") -> str:
+        return item(self._space, RESOURCES[kind], name or NAMES.get(kind, NAME)) + part
 
-    def make(self, kind: str, status: Document | None = None, name: str = NAME, **spec: Any) -> Document:
+    def make(self, kind: str, status: Document | None = None, name: str = "", **spec: Any) -> Document:
         """Create an object, then write its status."""
+        name = name or NAMES.get(kind, NAME)
         made = self.admin.create(
             collection(self._space, RESOURCES[kind]),
             {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": {**SPECS[kind], **spec}},
@@ -155,7 +163,16 @@ def test_the_server_refuses_what_would_break_a_law(objects: Objects, wrong: Brea
 
 @pytest.mark.parametrize(("kind", "message"), list(rules()))
 def test_each_rule_is_broken_on_purpose(kind: str, message: str) -> None:
-    assert [one for one in BREAKS.values() if one.kind == kind and one.words in message]
+    words = [one.words for one in BREAKS.values() if one.kind == kind]
+    assert [one for one in (*words, "the name of a") if one in message]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in WRONG_NAMES.items() for name in names])
+def test_a_name_that_no_script_chooses_is_refused(objects: Objects, kind: str, name: str) -> None:
+    """The loop would make machines that it does not know again, or could not read the object."""
+    with pytest.raises(Refused, match="the name of a") as refused:
+        objects.make(kind, None, name)
+    assert refused.value.status == 422
 
 
 @pytest.mark.parametrize("kind", [REQUEST, RETURN])
@@ -189,7 +206,7 @@ def test_a_repeated_request_is_refused_by_its_name(objects: Objects) -> None:
 
 def test_kubectl_shows_requests_and_returns_and_why_machines_are_missing(objects: Objects) -> None:
     objects.make(REQUEST, RUNS | {"running": 60, "reason": "no room in gke-main"})
-    objects.make(RETURN, RUNS | {"total": 5, "returned": 2}, "ret-1")
+    objects.make(RETURN, RUNS | {"total": 5, "returned": 2})
     objects.make(STATE, LED | {"running": 60, "brake": "memory_lost"}, "demo")
     objects.make(PART, None, "demo.log")
 
@@ -197,7 +214,7 @@ def test_kubectl_shows_requests_and_returns_and_why_machines_are_missing(objects
     assert columns == ["Name", "Status", "Requested", "Available", "Template", "Why", "Age"]
     assert row == [NAME, "Running", 100, 60, "GkePod", "no room in gke-main"]
     assert age
-    assert objects.table(RETURN)[1][0][:4] == ["ret-1", "Running", 5, 2]
+    assert objects.table(RETURN)[1][0][:4] == [NAMES[RETURN], "Running", 5, 2]
     assert objects.table(STATE)[1][0][:4] == ["demo", 60, "memory_lost", 3]
     assert objects.table(PART)[1][0][:4] == ["demo.log", "log", 3, 17]
 

@@ -28,9 +28,21 @@ def _keeps_answer(new: Any, old: Any) -> bool:
     return old["phase"] not in ENDED or (new["phase"] == old["phase"] and new.get("answer") == old.get("answer"))
 
 
+def is_named(new: Any, pattern: str) -> bool:
+    """Return True if the object's name matches the pattern."""
+    return re.fullmatch(pattern, new["metadata"]["name"]) is not None
+
+
 RULES: dict[str, Callable[[Any, Any], bool]] = {
     "!has(oldSelf.status) || has(self.status)": lambda new, old: "status" not in old or "status" in new,
     "!has(self.hosts) || !has(self.demand)": lambda new, old: "hosts" not in new or "demand" not in new,
+    "self.metadata.name.matches('^[a-z0-9]{10}$')": lambda new, old: is_named(new, "[a-z0-9]{10}"),
+    "self.metadata.name.matches('^ret-[a-z0-9]{10}$')": lambda new, old: is_named(new, "ret-[a-z0-9]{10}"),
+    "self.metadata.name.matches('^(ret-)?[a-z0-9]{10}[.][0-9]{1,9}$') "
+    "&& self.metadata.name.startsWith(self.spec.request + '.')": lambda new, old: (
+        is_named(new, r"(ret-)?[a-z0-9]{10}[.][0-9]{1,9}")
+        and new["metadata"]["name"].startswith(f"{new['spec']['request']}.")
+    ),
     "self == oldSelf": lambda new, old: new == old,
     "self.epoch >= oldSelf.epoch": lambda new, old: new["epoch"] >= old["epoch"],
     "self.generation >= oldSelf.generation": lambda new, old: new["generation"] >= old["generation"],

@@ -33,7 +33,7 @@ CURRENT = "current"
 
 
 class Step(NamedTuple):
-    """A call. ``path``: resource, name, subresource and query, as in ``machinerequests/r1/status``."""
+    """A call. ``path``: resource, name, subresource and query, as in ``machinerequests/r000000001/status``."""
 
     method: str
     path: str
@@ -84,10 +84,10 @@ def delete(path: str, expected: str = "200", body: Any = None) -> Step:
 
 
 R1, R2, RET, ANS, STATE, LOG, NOTE, LEASE = (
-    f"{REQUESTS}/r1",
-    f"{REQUESTS}/r2",
-    f"{RETURNS}/ret-1",
-    f"{ANSWERS}/r1.0",
+    f"{REQUESTS}/r000000001",
+    f"{REQUESTS}/r000000002",
+    f"{RETURNS}/ret-r000000001",
+    f"{ANSWERS}/r000000001.0",
     f"{STATES}/p",
     f"{PARTS}/p.log",
     f"{NOTES}/p",
@@ -151,26 +151,28 @@ STEPS: Sequence[Step] = [
     *[
         post(f"{REQUESTS}/{name}", {**SPEC, **changes}, expected)
         for name, changes, expected in [
-            ("r3", {"count": 0}, "422 spec.count"),
-            ("r3", {"count": 10_001}, "422 spec.count"),
-            ("r3", {"count": "3"}, "422 <nil> spec.count"),
-            ("r3", {"count": 3.5}, "422 <nil> spec.count"),
-            ("r3", {"count": None}, "422 <nil> spec.count"),
-            ("r3", {"provisioner": "", "created": "now"}, "422 <nil> spec.created spec.provisioner"),
-            ("r3", {"account": "x" * 256}, "422 <nil> spec.account"),
-            ("R_3", {}, "422 metadata.name"),
+            ("r000000003", {"count": 0}, "422 spec.count"),
+            ("r000000003", {"count": 10_001}, "422 spec.count"),
+            ("r000000003", {"count": "3"}, "422 <nil> spec.count"),
+            ("r000000003", {"count": 3.5}, "422 <nil> spec.count"),
+            ("r000000003", {"count": None}, "422 <nil> spec.count"),
+            ("r000000003", {"provisioner": "", "created": "now"}, "422 <nil> spec.created spec.provisioner"),
+            ("r000000003", {"account": "x" * 256}, "422 <nil> spec.account"),
+            ("R_3", {}, "422 <nil> metadata.name"),
+            ("test", {}, "422 <nil>"),
+            ("ret-r000000003", {}, "422 <nil>"),
             ("", {}, "422 <nil> metadata.name"),
-            ("r3", {"count": 3.0, "account": None}, "201"),
-            ("r4", {"created": 1790000000.25}, "201"),
+            ("r000000003", {"count": 3.0, "account": None}, "201"),
+            ("r000000004", {"created": 1790000000.25}, "201"),
         ]
     ],
-    Step("POST", REQUESTS, {**made(REQUESTS, "r5", SPEC, {}), "status": RUNS}, "201"),
-    get(f"{REQUESTS}/r5"),
-    Step("POST", REQUESTS, {**made(REQUESTS, "r6", SPEC, {}), "spec": None}, "422 <nil> spec"),
-    Step("POST", REQUESTS, {**made(REQUESTS, "r6", SPEC, {}), "kind": "MachineReturn"}, "422 kind"),
-    post(f"{REQUESTS}/r6", SPEC, "StateUnreachable", resourceVersion="5"),
-    post(f"{REQUESTS}/r6", SPEC, "422 <nil> metadata.annotations", annotations={"a": "x" * 262_144}),
-    Step("POST", f"../elsewhere/{REQUESTS}", made(REQUESTS, "r6", SPEC, {}), "StateMissing"),
+    Step("POST", REQUESTS, {**made(REQUESTS, "r000000005", SPEC, {}), "status": RUNS}, "201"),
+    get(f"{REQUESTS}/r000000005"),
+    Step("POST", REQUESTS, {**made(REQUESTS, "r000000006", SPEC, {}), "spec": None}, "422 <nil> spec"),
+    Step("POST", REQUESTS, {**made(REQUESTS, "r000000006", SPEC, {}), "kind": "MachineReturn"}, "422 kind"),
+    post(f"{REQUESTS}/r000000006", SPEC, "StateUnreachable", resourceVersion="5"),
+    post(f"{REQUESTS}/r000000006", SPEC, "422 <nil> metadata.annotations", annotations={"a": "x" * 262_144}),
+    Step("POST", f"../elsewhere/{REQUESTS}", made(REQUESTS, "r000000006", SPEC, {}), "StateMissing"),
     Step("GET", f"../elsewhere/{REQUESTS}", None, "200"),
     get("nothings", "StateMissing"),
     get("nothings/a", "StateMissing"),
@@ -184,7 +186,7 @@ STEPS: Sequence[Step] = [
     patch(R2, {"metadata": {"resourceVersion": CURRENT, "annotations": None}}),
     put(f"{REQUESTS}/none", SPEC, "404 NotFound", resourceVersion="1"),
     put(f"{REQUESTS}/none", SPEC, "404 NotFound"),
-    Step("PUT", R2, made(REQUESTS, "r3", SPEC, {"resourceVersion": CURRENT}), "StateError"),
+    Step("PUT", R2, made(REQUESTS, "r000000003", SPEC, {"resourceVersion": CURRENT}), "StateError"),
     patch(f"{REQUESTS}/none", {}, "404 NotFound"),
     get(f"{REQUESTS}/none", "404 NotFound"),
     delete(f"{REQUESTS}/none", "404 NotFound"),
@@ -197,7 +199,7 @@ STEPS: Sequence[Step] = [
             ("fieldSelector=spec.provisioner%3D%3Dp%2Cstatus.phase%3DRunning", "200"),
             ("fieldSelector=status.phase%21%3DRunning", "200"),
             ("fieldSelector=status.phase%3D", "200"),
-            ("fieldSelector=metadata.name%3Dr2", "200"),
+            ("fieldSelector=metadata.name%3Dr000000002", "200"),
             ("fieldSelector=spec.count%3D3", "StateError"),
             ("resourceVersion=0", "200"),
             ("resourceVersion=1", "200"),
@@ -205,14 +207,18 @@ STEPS: Sequence[Step] = [
     ],
     get(REQUESTS, partial=True),
     # answers, which are made once
-    post(ANS, {"provisioner": "p", "request": "r1", "kind": "Reported", "answer": ONE}, "201"),
-    post(ANS, {"provisioner": "p", "request": "r1", "kind": "Claimed", "answer": TWO}, "409 AlreadyExists"),
+    post(ANS, {"provisioner": "p", "request": "r000000001", "kind": "Reported", "answer": ONE}, "201"),
+    post(ANS, {"provisioner": "p", "request": "r000000001", "kind": "Claimed", "answer": TWO}, "409 AlreadyExists"),
     patch(ANS, {"spec": {"answer": TWO}}, "422 spec"),
     patch(ANS, {"metadata": {"labels": {"a": "b"}}}),
     patch(f"{ANS}/status", {}, "404 NotFound"),
-    post(f"{ANSWERS}/r1.1", {"provisioner": "p", "request": "r1", "kind": "Claimed"}, "422 spec"),
-    post(f"{ANSWERS}/r1.1", {"provisioner": "p", "request": "r1", "kind": "Assumed"}, "201"),
-    post(f"{ANSWERS}/r1.2", {"provisioner": "p", "request": "r1", "kind": "Said"}, "422 <nil> spec.kind"),
+    post(f"{ANSWERS}/r000000001.1", {"provisioner": "p", "request": "r000000001", "kind": "Claimed"}, "422 spec"),
+    post(f"{ANSWERS}/r000000001.1", {"provisioner": "p", "request": "r000000001", "kind": "Assumed"}, "201"),
+    post(f"{ANSWERS}/r000000001.x", {"provisioner": "p", "request": "r000000001", "kind": "Assumed"}, "422 <nil>"),
+    post(f"{ANSWERS}/r000000001.2", {"provisioner": "p", "request": "r000000002", "kind": "Assumed"}, "422 <nil>"),
+    post(
+        f"{ANSWERS}/r000000001.2", {"provisioner": "p", "request": "r000000001", "kind": "Said"}, "422 <nil> spec.kind"
+    ),
     # the loop's own objects
     post(STATE, {"provisioner": "p", "holds": [{"kind": "pause"}]}, "201"),
     patch(STATE, {"spec": {"holds": [{"kind": "pause"}, {"kind": "pause", "target": ""}]}}, "422 spec.holds[1]"),
@@ -339,7 +345,7 @@ def watched(server: ApiServer, path: str, most: int) -> list[tuple[str, Document
 
 OBJECTS: Mapping[str, Document] = {
     **{path: {"spec": SPECS[path], "status": {**RUNS, "answer": ONE}} for path in SPECS},
-    ANS: {"spec": {"provisioner": "p", "request": "r1", "kind": "Reported", "answer": ONE}},
+    ANS: {"spec": {"provisioner": "p", "request": "r000000001", "kind": "Reported", "answer": ONE}},
     STATE: {"spec": {"provisioner": "p", "holds": [{"kind": "pause"}]}, "status": LED},
     LOG: {"spec": PART},
     NOTE: {"spec": {"provisioner": "p", "shown": {"t": 3}}},

@@ -451,7 +451,7 @@ class ObjectServer:
                 if kind.schema.has_rules():
                     causes.append(Cause("<nil>", INVALID, "some validation rules were not checked"))
             else:
-                causes += kind.schema.broken_rules(value, before)
+                causes += kind.schema.broken_rules({**(value or {}), "metadata": {"name": name}}, before)
         if causes:
             raise _invalid(named, causes)
 

@@ -9,8 +9,8 @@ import pytest
 from provisioner.model import Brake, BrakeReason, Intent, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
 from provisioner.state import intent_recovery
 from provisioner.state.errors import Condition, StateError, StateMissing
-from provisioner.state.kube.objects import REQUESTS, STATES, pack
-from tests.support.kube_state_server import Call
+from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, body, collection, pack
+from tests.support.kube_state_server import Call, Refusal
 from tests.unit.state.kube.conftest import Site, answer
 
 
@@ -200,3 +200,23 @@ def test_pieces_of_a_removed_request_are_removed(site: Site) -> None:
     assert (
         site.server.answer("GET", f"/apis/provisioner.hostfactory.dev/v1alpha1/namespaces/hf/{REQUESTS}")["items"] == []
     )
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        *((REQUESTS, name) for name in ("test", "my.request", "0a1b2c3d4e5", "ret-0a1b2c3d4e", "a" * 253)),
+        *((RETURNS, name) for name in ("0a1b2c3d4e", "ret-1")),
+        *((ANSWERS, name) for name in ("foo", "0a1b2c3d4e.x", "1a1b2c3d4e.0")),
+    ],
+)
+def test_a_name_that_no_script_chooses_is_refused_by_the_server(site: Site, resource: str, name: str) -> None:
+    """The loop would make machines that it does not know again, or would end each cycle with an error."""
+    specs = {
+        REQUESTS: {"template": "t", "count": 1, "created": 1.0},
+        RETURNS: {"names": ["m"], "created": 1.0},
+        ANSWERS: {"request": "0a1b2c3d4e", "kind": "Assumed"},
+    }
+    new = body(resource, name, {"provisioner": "demo", **specs[resource]})
+    with pytest.raises(Refusal, match="the name of a"):
+        site.server.answer("POST", collection("hf", resource), new)

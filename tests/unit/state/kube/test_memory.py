@@ -23,7 +23,7 @@ from provisioner.state.kube.state import KubeState
 from provisioner.state.memory_file import LIFE
 from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer
 
-IDS = ["r1", "r2", "ret-r3", "ret-r4"]
+IDS = ["r000000001", "r000000002", "ret-r000000003", "ret-r000000004"]
 RUNNING = {"phase": "Running"}
 
 
@@ -185,66 +185,66 @@ def test_a_reader_finds_the_memory_of_one_write(
 # --- what the random runs meet too seldom -----------------------------------------------------------------------------
 
 
-def patch_record(memory: KubeMemory, id_: str = "r1") -> None:
+def patch_record(memory: KubeMemory, id_: str = "r000000001") -> None:
     assert memory.patch(id_, RUNNING) is not None
 
 
 def test_a_record_leaves_the_log_after_it_is_in_its_object(server: ObjectServer) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1, "ret-r3": 2}))
-    assert {"requests/r1", "returns/ret-r3"} <= logged(server)["changes"].keys()
+    memory.write(memory_of({"r000000001": 1, "ret-r000000003": 2}))
+    assert {"requests/r000000001", "returns/ret-r000000003"} <= logged(server)["changes"].keys()
     patch_record(memory)
-    memory.write(memory_of({"r1": 1, "ret-r3": 2}, 1))
-    assert "requests/r1" not in logged(server)["changes"]
-    assert logged(server)["kept"] == {"requests/r1": 1}
-    assert open_memory(server).read() == memory_of({"r1": 1, "ret-r3": 2}, 1)
+    memory.write(memory_of({"r000000001": 1, "ret-r000000003": 2}, 1))
+    assert "requests/r000000001" not in logged(server)["changes"]
+    assert logged(server)["kept"] == {"requests/r000000001": 1}
+    assert open_memory(server).read() == memory_of({"r000000001": 1, "ret-r000000003": 2}, 1)
 
 
 def test_an_unchanged_memory_costs_one_call(server: ObjectServer) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     memory._api.calls.clear()  # type: ignore[attr-defined]
-    memory.write(memory_of({"r1": 2}))
+    memory.write(memory_of({"r000000001": 2}))
     assert [call.method for call in memory._api.calls] == ["PATCH"]  # type: ignore[attr-defined]
 
 
 def test_a_stale_loop_does_not_write(server: ObjectServer) -> None:
     stale, new = open_memory(server), open_memory(server)
-    stale.write(memory_of({"r1": 1}))
-    new.write(memory_of({"r1": 2}, epoch=2))
+    stale.write(memory_of({"r000000001": 1}))
+    new.write(memory_of({"r000000001": 2}, epoch=2))
     with pytest.raises(StateStale):
-        stale.write(memory_of({"r1": 3}))
-    new.patch("r1", RUNNING)
+        stale.write(memory_of({"r000000001": 3}))
+    new.patch("r000000001", RUNNING)
     with pytest.raises(StateStale):
-        stale.patch("r1", RUNNING)
-    assert open_memory(server).read() == memory_of({"r1": 2}, epoch=2)
+        stale.patch("r000000001", RUNNING)
+    assert open_memory(server).read() == memory_of({"r000000001": 2}, epoch=2)
 
 
 def test_what_the_loop_before_still_wrote_and_saved_is_replaced(server: ObjectServer) -> None:
     before = open_memory(server)
-    before.write(memory_of({"r1": 1}))
+    before.write(memory_of({"r000000001": 1}))
     patch_record(before)
-    before.write(memory_of({"r1": 1}, 1))
+    before.write(memory_of({"r000000001": 1}, 1))
     new = open_memory(server)
     new.adopt()
-    before.write(memory_of({"r1": 2}, 2))
+    before.write(memory_of({"r000000001": 2}, 2))
     patch_record(before)
-    new.write(memory_of({"r1": 1}, 1, epoch=2))
-    assert open_memory(server).read() == memory_of({"r1": 1}, 1, epoch=2)
+    new.write(memory_of({"r000000001": 1}, 1, epoch=2))
+    assert open_memory(server).read() == memory_of({"r000000001": 1}, 1, epoch=2)
     assert open_memory(server).condition() is Condition.FINE
 
 
 def test_a_place_whose_write_had_no_response_is_not_trusted(server: ObjectServer) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     patch_record(memory)
-    memory.write(memory_of({"r1": 2}))
+    memory.write(memory_of({"r000000001": 2}))
     memory._api.after = lambda call: 0  # type: ignore[attr-defined]
     with pytest.raises(StateError):
-        memory.patch("r1", RUNNING)
+        memory.patch("r000000001", RUNNING)
     memory._api.after = lambda call: None  # type: ignore[attr-defined]
-    memory.write(memory_of({"r1": 1}))
-    assert open_memory(server).read() == memory_of({"r1": 1})
+    memory.write(memory_of({"r000000001": 1}))
+    assert open_memory(server).read() == memory_of({"r000000001": 1})
 
 
 def test_the_rest_whose_write_had_no_response_is_not_trusted(server: ObjectServer) -> None:
@@ -264,28 +264,28 @@ def test_the_rest_whose_write_had_no_response_is_not_trusted(server: ObjectServe
 
 def test_a_write_without_a_response_is_repeated_with_another_generation(server: ObjectServer) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     memory._api.after = lambda call: 0 if call.method != "GET" else None  # type: ignore[attr-defined]
     with pytest.raises(StateError):
-        memory.write(memory_of({"r1": 2}))
+        memory.write(memory_of({"r000000001": 2}))
     memory._api.after = lambda call: None  # type: ignore[attr-defined]
     generation = server.answer("GET", item("hf", PARTS, "demo.log"))["spec"]["generation"]
-    memory.write(memory_of({"r1": 3}))
+    memory.write(memory_of({"r000000001": 3}))
     assert server.answer("GET", item("hf", PARTS, "demo.log"))["spec"]["generation"] > generation
-    assert open_memory(server).read() == memory_of({"r1": 3})
+    assert open_memory(server).read() == memory_of({"r000000001": 3})
 
 
 @pytest.mark.parametrize("damage", ["deleted", "changed", "unreadable"])
 def test_a_record_that_was_changed_from_outside_makes_memory_older(server: ObjectServer, damage: str) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     patch_record(memory)
-    memory.write(memory_of({"r1": 1}, 1))
+    memory.write(memory_of({"r000000001": 1}, 1))
     if damage == "deleted":
-        server.answer("DELETE", item("hf", REQUESTS, "r1"))
+        server.answer("DELETE", item("hf", REQUESTS, "r000000001"))
     else:
         record = pack({"generation": 9, "document": {}}) if damage == "changed" else pack([])
-        path = item("hf", REQUESTS, "r1", "status")
+        path = item("hf", REQUESTS, "r000000001", "status")
         server.answer("PATCH", path, {"status": {"record": record}}, "application/merge-patch+json")
     successor = open_memory(server)
     assert successor.condition() is Condition.OLDER
@@ -296,7 +296,7 @@ def test_a_memory_that_another_loop_has_written_is_missing_and_not_new(server: O
     assert open_memory(server).condition() is Condition.NEW
     assert not open_memory(server).existed()
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     patch_record(memory)
     server.answer("DELETE", item("hf", PARTS, "demo.log"))
     successor = open_memory(server)
@@ -305,7 +305,7 @@ def test_a_memory_that_another_loop_has_written_is_missing_and_not_new(server: O
     with pytest.raises(StateMissing):
         successor.read()
     assert successor.begin_life() == 1
-    successor.write(memory_of({"r1": 1}, epoch=2))
+    successor.write(memory_of({"r000000001": 1}, epoch=2))
     patch_record(successor)
     assert successor.marks["generation"] == LIFE + 1
 
@@ -313,26 +313,26 @@ def test_a_memory_that_another_loop_has_written_is_missing_and_not_new(server: O
 def test_a_restored_log_is_older_than_the_note_on_this_disk(server: ObjectServer, tmp_path: Path) -> None:
     noted = str(tmp_path / "noted")
     memory = open_memory(server, noted)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     old = server.snapshot()
-    memory.write(memory_of({"r1": 2}))
+    memory.write(memory_of({"r000000001": 2}))
     server.restore(old)
     assert open_memory(server).condition() is Condition.FINE, "without a note no host can know"
     successor = open_memory(server, noted)
     assert successor.condition() is Condition.OLDER
-    successor.write(memory_of({"r1": 3}, epoch=2))
+    successor.write(memory_of({"r000000001": 3}, epoch=2))
     assert open_memory(server, noted).condition() is Condition.FINE
 
 
 def test_a_running_loop_writes_all_of_its_memory_after_a_restore(server: ObjectServer) -> None:
     memory = open_memory(server)
-    memory.write(memory_of({"r1": 1}))
+    memory.write(memory_of({"r000000001": 1}))
     old = server.snapshot()
     patch_record(memory)
-    memory.write(memory_of({"r1": 1}, 1))
+    memory.write(memory_of({"r000000001": 1}, 1))
     server.restore(old)
-    memory.write(memory_of({"r1": 1}, 1))
-    assert open_memory(server).read() == memory_of({"r1": 1}, 1)
+    memory.write(memory_of({"r000000001": 1}, 1))
+    assert open_memory(server).read() == memory_of({"r000000001": 1}, 1)
     assert open_memory(server).condition() is Condition.FINE
 
 
@@ -352,15 +352,15 @@ def test_a_memory_that_is_too_long_for_an_object_continues_in_pieces_that_are_re
         patch_record(memory)
         memory.write(replace(long, generation=1))
         assert open_memory(server).read() == replace(long, generation=1)
-        memory.write(memory_of({"r1": 1}))
+        memory.write(memory_of({"r000000001": 1}))
         patch_record(memory)
-    assert open_memory(server).read() == memory_of({"r1": 1})
+    assert open_memory(server).read() == memory_of({"r000000001": 1})
     assert len(Parts(MemoryApiServer(server), "demo").list()) == 1
 
 
 def test_a_damaged_log_is_named(server: ObjectServer) -> None:
-    open_memory(server).write(memory_of({"r1": 1}))
-    data = pack({"kept": {}, "changes": {"requests/r1": {"id": "r1"}}})
+    open_memory(server).write(memory_of({"r000000001": 1}))
+    data = pack({"kept": {}, "changes": {"requests/r000000001": {"id": "r000000001"}}})
     spec = {"data": data, "generation": 5}
     server.answer("PATCH", item("hf", PARTS, "demo.log"), {"spec": spec}, "application/merge-patch+json")
     with pytest.raises(StateUnreadable, match=r"RequestRecord"):
@@ -380,15 +380,15 @@ def test_the_log_notes_which_intent_memory_has_read(server: ObjectServer) -> Non
 def test_the_next_loop_refuses_late_writes_of_the_one_before_from_its_beginning(server: ObjectServer) -> None:
     """The loop before was stopped between its check and its write. Its successor has read memory, but not written."""
     first = open_memory(server)
-    first.write(memory_of({"r1": 1}, epoch=1))
+    first.write(memory_of({"r000000001": 1}, epoch=1))
     successor = KubeState(MemoryApiServer(server), "demo")
     assert successor.loop_lock.acquire(0)
     epoch = successor.loop_lock.raise_epoch(2)
     before = successor.memory.read()
     with pytest.raises(StateStale):
-        first.write(memory_of({"r1": 2}, epoch=1))
+        first.write(memory_of({"r000000001": 2}, epoch=1))
     assert open_memory(server).read() == before
-    successor.memory.write(memory_of({"r1": 3}, epoch=epoch))
+    successor.memory.write(memory_of({"r000000001": 3}, epoch=epoch))
     successor.loop_lock.release()
     with pytest.raises(StateStale):
         successor.memory.fence(1)
@@ -401,7 +401,7 @@ def test_the_first_loop_has_no_log_to_fence(server: ObjectServer) -> None:
 
 
 def test_an_unreadable_log_is_set_aside_for_a_recovery(server: ObjectServer) -> None:
-    open_memory(server).write(memory_of({"r1": 1}))
+    open_memory(server).write(memory_of({"r000000001": 1}))
     server.answer("PATCH", item("hf", PARTS, "demo.log"), {"spec": {"data": "AAAA"}}, "application/merge-patch+json")
     memory = open_memory(server)
     aside = memory.set_aside()

@@ -14,7 +14,7 @@ from tests.support.kube_state_cases import SPEC, STEPS, pages, path_of, play, po
 from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 from tests.support.waiting import until
 
-ALL, ONE = collection("hf", REQUESTS), item("hf", REQUESTS, "r1")
+ALL, ONE = collection("hf", REQUESTS), item("hf", REQUESTS, "r000000001")
 WATCH = collection("hf", REQUESTS, watch="true", allowWatchBookmarks="true", resourceVersion="1")
 
 
@@ -41,12 +41,13 @@ def test_calls_by_chance_get_the_same_answers_each_time() -> None:
 
 
 def test_a_list_comes_in_pages(api: MemoryApiServer) -> None:
-    make(api, *"abcde")
-    assert list(pages(api, REQUESTS)) == [["a", "b", "3"], ["c", "d", "1"], ["e", ""]]
+    a, b, c, d, e = names = [10 * letter for letter in "abcde"]
+    make(api, *names)
+    assert list(pages(api, REQUESTS)) == [[a, b, "3"], [c, d, "1"], [e, ""]]
 
 
 def test_a_watch_gets_what_changes_after_its_version(api: MemoryApiServer) -> None:
-    make(api, "r1")
+    make(api, "r000000001")
     api.call("PATCH", ONE, {"metadata": {"annotations": {"a": "b"}}}, content=MERGE)
     api.call("DELETE", ONE)
     path = f"{REQUESTS}?watch=true&resourceVersion="
@@ -57,7 +58,7 @@ def test_a_watch_gets_what_changes_after_its_version(api: MemoryApiServer) -> No
 
 @pytest.mark.parametrize("end", ["close", "cut", "events", "unreachable", "silence", "timeout"])
 def test_a_watch_ends(api: MemoryApiServer, end: str) -> None:
-    make(api, "r1", "r2")
+    make(api, "r000000001", "r000000002")
     api.events_a_watch = 2 if end == "events" else None
     watch = api.watch(WATCH + ("&timeoutSeconds=0" if end == "timeout" else ""), 0.05 if end == "silence" else 60)
     found: list[object] = []
@@ -81,10 +82,10 @@ def test_a_watch_ends(api: MemoryApiServer, end: str) -> None:
 
 def test_a_watch_from_a_later_version_gets_neither_events_nor_bookmarks(api: MemoryApiServer) -> None:
     old = api.server.snapshot()
-    make(api, "r1", "r2", "r3")
+    make(api, "r000000001", "r000000002", "r000000003")
     ahead = WATCH.replace("resourceVersion=1", f"resourceVersion={api.server.version}&timeoutSeconds=0")
     api.server.restore(old)
-    make(api, "r4")
+    make(api, "r000000004")
     assert list(api.watch(ahead, 60)) == []
     assert [event["type"] for event in api.watch(ahead.replace("&resourceVersion", "&old"), 60)] == [
         *["ADDED", "BOOKMARK", "BOOKMARK"]
@@ -95,7 +96,7 @@ def test_the_way_of_one_client_fails_and_that_of_another_does_not() -> None:
     server = ObjectServer()
     api, other = MemoryApiServer(server), MemoryApiServer(server)
     api.after = lambda call: 0 if call.number == 1 else None
-    assert api.call("POST", ALL, body(REQUESTS, "r1", SPEC)).status == 409, "an unanswered call is repeated"
+    assert api.call("POST", ALL, body(REQUESTS, "r000000001", SPEC)).status == 409, "an unanswered call is repeated"
     api.before = lambda call: 503
     with pytest.raises(StateUnreachable):
         api.call("GET", ONE)
@@ -111,7 +112,7 @@ def test_the_way_of_one_client_fails_and_that_of_another_does_not() -> None:
 
 def test_a_server_without_our_kinds_says_so(api: MemoryApiServer) -> None:
     api.server.remove_kinds()
-    assert play(api, post(f"{REQUESTS}/r1", SPEC, "")).summary == "StateMissing"
+    assert play(api, post(f"{REQUESTS}/r000000001", SPEC, "")).summary == "StateMissing"
     assert api.call("GET", path_of("hf", "leases")).status == 200
 
 
