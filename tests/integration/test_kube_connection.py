@@ -80,10 +80,10 @@ def test_idle_connection_is_made_again_with_the_present_token(
 
 
 def test_refused_login_is_tried_once_with_the_renewed_token(api: ApiServer, access: Access, server: Scripted) -> None:
-    server.responses += [response(200), response(401, {"message": "Unauthorized"}), response(200, {"a": 1})]
+    server.responses += [response(200), response(401, {"message": "Unauthorized"}), response(200, {"kind": "x"})]
     api.call("GET", ONE)
     Path(access.token_file).write_text("second")
-    assert api.call("GET", ONE).document == {"a": 1}
+    assert api.call("GET", ONE).document == {"kind": "x"}
     assert server.header(2, "authorization") == "Bearer second"
     server.responses += [response(401, {"message": "Unauthorized"})] * 2
     with pytest.raises(StateDenied, match=r"HTTP 401: Unauthorized\. Renew the token"):
@@ -95,8 +95,8 @@ def test_refused_login_is_tried_once_with_the_renewed_token(api: ApiServer, acce
     "answer", [b"", b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 10\r\n\r\n{", b"SSH-2.0\r\n"]
 )
 def test_broken_call_is_repeated_once(api: ApiServer, server: Scripted, answer: bytes) -> None:
-    server.responses += [answer, response(200, {"a": 1})]
-    assert api.call("POST", LIST, {}, seconds=5.0).document == {"a": 1}
+    server.responses += [answer, response(200, {"kind": "x"})]
+    assert api.call("POST", LIST, {}, seconds=5.0).document == {"kind": "x"}
     server.responses += [b"", b"", response(200)]
     with pytest.raises(StateUnreachable, match="without response"):
         api.call("POST", LIST, {})
@@ -120,8 +120,8 @@ def test_busy_server_is_asked_again_when_it_says(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(connection.time, "sleep", pauses.append)
-    server.responses += [response(429, {}, "Retry-After: 1")] * 3 + [response(503), response(200, {"a": 1})]
-    assert api.call("GET", ONE).document == {"a": 1}
+    server.responses += [response(429, {}, "Retry-After: 1")] * 3 + [response(503), response(200, {"kind": "x"})]
+    assert api.call("GET", ONE).document == {"kind": "x"}
     assert pauses == [1.0, 1.0, 1.0, 0.0]
     server.responses += [response(429, {"message": "too many"}, "Retry-After: 10")]
     with pytest.raises(StateUnreachable, match="HTTP 429: too many"):
@@ -135,8 +135,8 @@ def test_busy_server_is_asked_again_when_it_says(
 
 @pytest.mark.parametrize("pause", ["-1", "NaN", "Fri, 27 Nov 2026 15:43:14 GMT"])
 def test_busy_server_that_names_no_pause_is_asked_again_once(api: ApiServer, server: Scripted, pause: str) -> None:
-    server.responses += [response(429, {}, f"Retry-After: {pause}"), response(200, {"a": 1})]
-    assert api.call("GET", ONE).document == {"a": 1}
+    server.responses += [response(429, {}, f"Retry-After: {pause}"), response(200, {"kind": "x"})]
+    assert api.call("GET", ONE).document == {"kind": "x"}
 
 
 @pytest.mark.parametrize("status", [404, 409, 410, 422])
@@ -149,12 +149,12 @@ def test_refusals_that_answer_the_call_are_returned(api: ApiServer, server: Scri
 def test_bodies_of_each_form_are_read(api: ApiServer, server: Scripted) -> None:
     head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nDate: Fri, 27 Nov 2026 15:43:14 GMT\r\n"
     server.responses += [
-        head + b'Transfer-Encoding: chunked\r\n\r\n4;x=y\r\n{"a"\r\n4\r\n: 1}\r\n0\r\nTrailer: x\r\n\r\n',
-        head + b'\r\n{"a": 1}',
-        response(200, {"a": 1}, "Connection: close"),
-        response(200, {"a": 1}),
+        head + b'Transfer-Encoding: chunked\r\n\r\n7;x=y\r\n{"kind"\r\n6\r\n: "x"}\r\n0\r\nTrailer: x\r\n\r\n',
+        head + b'\r\n{"kind": "x"}',
+        response(200, {"kind": "x"}, "Connection: close"),
+        response(200, {"kind": "x"}),
     ]
-    assert [api.call("GET", ONE).document for _ in range(4)] == [{"a": 1}] * 4
+    assert [api.call("GET", ONE).document for _ in range(4)] == [{"kind": "x"}] * 4
     assert [number for number, _ in server.asked] == [1, 1, 2, 3]
 
 

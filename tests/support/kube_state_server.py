@@ -227,7 +227,7 @@ class ObjectServer:
             return self._answer_item(method, target, body, content)
         if method == "GET" and "watch" in target.query:
             selector(target.kind, target.query.get("fieldSelector", ""))
-            return {}
+            return {"kind": "WatchEvent"}
         if method == "GET":
             return self._list(target)
         if method == "POST":

@@ -146,9 +146,9 @@ class Connection(http.client.HTTPConnection):
         access, pems = self._access, (self._access.authority, self._access.certificate, self._access.key)
         try:
             with _file(pems[0]) as authority, _file(pems[1]) as certificate, _file(pems[2]) as key:
-                context = ssl.create_default_context(cafile=authority or None)
+                context = ssl.create_default_context(cafile=authority)
                 if certificate:
-                    context.load_cert_chain(certificate, key or None, "")  # a password, so that OpenSSL asks for none
+                    context.load_cert_chain(certificate, key, "")  # a password, so that OpenSSL asks for none
         except OSError as error:
             files = ", ".join(one for one in pems if one and "-----BEGIN" not in one) or "its texts"
             raise StateDenied(f"{access.server}: no login with {files}: {error}. {PEM_FORM}") from error
@@ -157,7 +157,7 @@ class Connection(http.client.HTTPConnection):
         self.sock.settimeout(self._left())
         self.sock = context.wrap_socket(self.sock, server_hostname=access.tls_server_name or self._name)
         token = (read_text(access.token_file) if access.token_file else access.token).strip()
-        if (token or access.token_file) and not re.fullmatch("[!-~]+", token):  # an error of http.client would show it
+        if not re.fullmatch("[!-~]+" if access.token_file else "[!-~]*", token):  # http.client would show it
             raise StateDenied(f"{access.token_file or 'the token of the kubeconfig'}: {TOKEN_FORM}")
         self._login = {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -207,6 +207,14 @@ def _body(response: http.client.HTTPResponse) -> bytearray:
         if len(body) > BODY_BYTES:
             raise ConnectionError(f"its response has more than {BODY_BYTES >> 20} MiB")
     return body
+
+
+def _decode(body: bytes | bytearray) -> dict[str, Any]:
+    """Return the object that a body contains. If there is none, return the body's beginning as a message."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(document := json.loads(body), dict):
+            return document
+    return {"message": body[:80].decode("utf-8", "replace")}
 
 
 @contextmanager
@@ -312,14 +320,9 @@ class ApiServer:
 
     def judge(self, status: int, headers: Message, body: bytes | bytearray) -> Response:
         """Return the response if its status is 2xx or in ``ANSWERED``. Raises StateError for any other status."""
-        try:
-            document = json.loads(body)
-        except (ValueError, RecursionError):
-            document = None
-        if not isinstance(document, dict):
-            document = {"message": body[:80].decode("utf-8", "replace")}
-            if status < REDIRECT:
-                raise StateUnreachable(self.unreachable(f"its response is no JSON: {document['message']!r}"))
+        document = _decode(body)
+        if status < REDIRECT and "kind" not in document:
+            raise StateUnreachable(self.unreachable(f"no server of Kubernetes sent {bytes(body[:80])!r}"))
         message = " ".join(str(document.get("message", "no reason")).split())
         details = found if isinstance(found := document.get("details"), dict) else {}
         if status in ADVICE:

@@ -17,7 +17,7 @@ DATE = "Fri, 27 Nov 2026 15:43:14 GMT"
 
 def response(status: int, document: object = None, *headers: str) -> bytes:
     """Return a response with a JSON document, as an API server sends it."""
-    body = json.dumps(document or {}).encode()
+    body = json.dumps(document or {"kind": "Status"}).encode()
     lines = [f"HTTP/1.1 {status} Word", f"Date: {DATE}", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 

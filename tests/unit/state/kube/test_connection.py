@@ -26,7 +26,7 @@ def headers(date: str = "") -> HTTPMessage:
     [("Thu, 29 Feb 2024 23:59:59 GMT", 1_709_251_199.0), ("Fri, 27 Nov 2026 15:43:14 GMT", 1_795_794_194.0)],
 )
 def test_response_has_the_servers_time(date: str, at: float) -> None:
-    assert API.judge(201, headers(date), b'{"a": 1}') == Response(201, {"a": 1}, at)
+    assert API.judge(201, headers(date), b'{"kind": "x"}') == Response(201, {"kind": "x"}, at)
 
 
 LACKS = (
@@ -56,9 +56,11 @@ LACKS = (
         (302, "", StateError, "HTTP 302"),
         (429, {"message": "too many"}, StateUnreachable, "HTTP 429: too many"),
         (500, "etcd", StateUnreachable, "HTTP 500"),
-        (200, "<html", StateUnreachable, "is no JSON: '<html'"),
-        (200, "[" * 200_000, StateUnreachable, "is no JSON: '[["),
-        (200, {}, StateUnreachable, "has no date"),
+        (200, "<html", StateUnreachable, "no server of Kubernetes sent b'<html'"),
+        (200, "[" * 200_000, StateUnreachable, "no server of Kubernetes sent b'[["),
+        (200, [], StateUnreachable, "no server of Kubernetes sent b'[]'"),
+        (201, {"status": "ok"}, StateUnreachable, """sent b'{"status": "ok"}'"""),
+        (200, {"kind": "Status"}, StateUnreachable, "has no date"),
     ],
 )
 def test_other_responses_raise_with_the_next_step(

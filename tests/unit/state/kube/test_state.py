@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from email.message import Message
 from pathlib import Path
 from unittest.mock import patch
 
@@ -11,6 +12,7 @@ from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Memory, RequestRecord
 from provisioner.state.errors import StateUnreachable, StateUnreadable, advice_message, is_denied
 from provisioner.state.kube.objects import NOTES, PARTS, pack
+from provisioner.state.kube.script_state import KubeEntries, KubeScriptState
 from provisioner.state.kube.state import KubeState
 from provisioner.state.marker_files import Difference
 from tests.support.kube_state_server import MemoryApiServer
@@ -180,3 +182,24 @@ def test_damaged_parts_are_named(site: Site) -> None:
     site.patch(PARTS, "demo.pools", {"spec": {"data": pack({"pieces": 2, "generation": 5})}})
     with pytest.raises(StateUnreadable, match=r"demo\.pools"):
         loop.read_pool_status()
+
+
+def test_a_proxy_that_answers_in_place_of_the_server_is_no_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its success must not settle an answer, record a request or renew the Lease."""
+    id_, loop = site.request(), site.loop()
+    assert loop.loop_lock.acquire(0)
+    header = Message()
+    header["Date"] = "Fri, 27 Nov 2026 15:43:14 GMT"
+    monkeypatch.setattr(MemoryApiServer, "_exchange", lambda *_: (200, header, b'{"status":"ok"}'))
+    for call in (
+        site.request,
+        lambda: site.script.poll([id_]),
+        lambda: KubeScriptState(MemoryApiServer(site.server), "demo").available(),
+        lambda: KubeEntries(MemoryApiServer(site.server), "demo").settle_reported(id_, "text"),
+        loop.loop_lock.renew,
+        loop.loop_lock.keep,
+        loop.memory.exists,
+        loop.read_pool_status,
+    ):
+        with pytest.raises(StateUnreachable, match="no server of Kubernetes sent"):
+            call()
