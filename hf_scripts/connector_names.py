@@ -28,7 +28,7 @@ def call_script() -> None:
     options = parser.parse_args()
     if options.command in PROVISIONER_COMMANDS:
         _become_provisioner(PROVISIONER_COMMANDS[options.command])
-    file = ["-f", options.json_file] if options.json_file else []
+    file = ["-f", options.json_file] if options.json_file is not None else []
     sys.exit(run(options.command, file if options.json is None else [options.json], os.environ))
 
 
@@ -40,4 +40,4 @@ def run_loop() -> None:
 
 def _become_provisioner(command: str, arguments: Sequence[str] = ()) -> None:
     """Replace this process by ``provisioner COMMAND``, so that a supervisor's signals reach the loop."""
-    os.execv(sys.executable, [sys.executable, "-m", "provisioner", command, *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "provisioner", command, *arguments])

@@ -96,7 +96,7 @@ def _read_partitions(call: ScriptCall, problems: list[str]) -> Mapping[str, Iter
         document = read_json(path) if (path := call.directories.environment.get(RESUME_FILE)) else {"jobs": ()}
         for job in document["jobs"]:  # type: ignore[index]
             for node in slurm_file.expand(job.get("nodes_resume", "")):  # Slurm 22.05 names no partition
-                found.setdefault(node, []).append(job["partition"])
+                found.setdefault(node, []).append(str(job["partition"]))
     except (TemplatesError, LookupError, AttributeError, TypeError, ValueError) as error:
         problems.append(f"{RESUME_FILE}: {error!r}")
     return found

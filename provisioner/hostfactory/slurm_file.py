@@ -51,7 +51,7 @@ def expand(hostlist: str) -> list[str]:
     than ``MOST_NODES`` nodes.
     """
     names: dict[str, None] = {}
-    for word in filter(None, re.split(r",(?![^\[]*\])", hostlist.strip())):
+    for word in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", hostlist.strip()):
         tokens = [*TOKEN.finditer(word)]
         if "".join(token[0] for token in tokens) != word:
             raise ValueError(f"{hostlist!r}: {word!r} is no name of nodes")
@@ -67,8 +67,8 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
     for written in ranges.replace(" ", "").split(","):
         found = RANGE.fullmatch(written)
         first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
-        if not 0 <= int(last) - int(first) < MOST_NODES:
-            raise ValueError(f"{hostlist!r}: {written!r} is no range of numbers")
+        if not 0 <= int(last) - int(first) < MOST_NODES - len(numbers):
+            raise ValueError(f"{hostlist!r}: {written!r} is no range of numbers, or there are too many")
         numbers += [f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     return numbers
 

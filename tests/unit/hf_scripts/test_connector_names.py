@@ -54,6 +54,14 @@ def test_a_refusal_ends_with_1_and_an_unknown_verb_with_2(
     assert capfd.readouterr().out.startswith("hf-gce ")
 
 
+def test_an_empty_path_of_a_file_is_refused(
+    hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A caller's variable may be empty; the call must not wait for standard input, which may stay open."""
+    assert call(monkeypatch, "requestMachines", "-f", "") == 1
+    assert capfd.readouterr().out == ": No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "command"),
     [
@@ -73,7 +81,7 @@ def test_the_event_daemon_is_the_loop(
     monkeypatch.setattr(sys, "argv", ["hf-monitor", *arguments])
     with pytest.raises(SystemExit) as ended:
         getattr(connector_names, function)()
-    assert ended.value.code == ["-m", "provisioner", *command]
+    assert ended.value.code == ["-P", "-m", "provisioner", *command]
 
 
 def test_each_console_script_names_a_function() -> None:

@@ -126,6 +126,15 @@ def test_an_unusable_resume_file_is_reported_and_the_known_nodes_are_served(
     assert slurm.requests() == [("T1", 1, "slurm")]
 
 
+def test_a_partition_of_another_form_hinders_no_node(slurm: Slurm, tmp_path: Path) -> None:
+    file = resume_file(
+        tmp_path, {"partition": ["big"], "nodes_resume": "x1"}, {"partition": "big", "nodes_resume": "x2"}
+    )
+    code, problem = slurm.program("slurm_resume", "c1,x[1-2]", SLURM_RESUME_FILE=file)
+    assert (code, problem) == (1, "slurm_resume: slurm.json: has no template for node x1")
+    assert slurm.requests() == [("T1", 1, "slurm"), ("T2", 1, "slurm")]
+
+
 @pytest.mark.parametrize("program", ["slurm_suspend", "slurm_resume_fail"])
 def test_a_suspend_returns_the_machines_once(slurm: Slurm, program: str) -> None:
     slurm.program("slurm_resume", "c[1-3]")

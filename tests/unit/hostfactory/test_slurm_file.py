@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -43,10 +44,19 @@ def test_any_other_form_is_refused(hostlist: str) -> None:
         expand(hostlist)
 
 
-@pytest.mark.parametrize("hostlist", ["n[1-999999999]", "n[1-1000]m[1-1000]", "a[1-60000],b[1-60000]"])
+BRACKETS = f"n[{','.join(['0-60000'] * 2000)}]"
+
+
+@pytest.mark.parametrize("hostlist", ["n[1-999999999]", "n[1-1000]m[1-1000]", "a[1-60000],b[1-60000]", BRACKETS])
 def test_a_hostlist_without_end_takes_no_memory(hostlist: str) -> None:
     with pytest.raises(ValueError, match=f"more than {MOST_NODES} nodes|is no range"):
         expand(hostlist)
+
+
+def test_a_long_list_of_single_names_is_read_at_once() -> None:
+    began = process_time()
+    assert len(expand(",".join(f"node-{number:05x}" for number in range(20_000)))) == 20_000
+    assert process_time() - began < 1.0, "it took 8 s while each comma was compared with the rest of the list"
 
 
 WORDS = st.text("abn-._", min_size=1, max_size=4)
