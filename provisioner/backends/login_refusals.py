@@ -35,9 +35,13 @@ def find_right(status: int, text: str) -> str | None:
 
 
 def read_secret(file: Path, setting: str, encoding: str = "ascii") -> str:
-    """Return the text in the file that a setting names. Raise BackendError if the file cannot be read."""
+    """Return the text in the file that a setting names. Raise BackendError if the file cannot be read, or if an ASCII
+    file holds anything but one word. No error has the text."""
     try:
-        return file.read_text(encoding=encoding).strip()
+        text = file.read_text(encoding=encoding).strip()
+        if encoding == "ascii" and len(text.split()) != 1:  # in a header, the text would be part of the library's error
+            raise ValueError("expected one token, on one line")
+        return text
     except (OSError, ValueError) as error:
         text = f"{setting} {file} cannot be read: {getattr(error, 'strerror', None) or error}"
         raise BackendError(ErrorClass.DENIED, text) from error

@@ -22,7 +22,7 @@ IDLE_JOBS = "JobStatus == 1 && JobUniverse =!= 7 && JobUniverse =!= 9 && JobUniv
 OUR_SLOTS = "HFMachine =!= undefined"
 """Slots of our machines. Each of our machines publishes its name as this attribute."""
 JOB_ATTRIBUTES = ("JobCount", "RequestCpus", "RequestMemory", "RequestGPUs")
-"""Attributes of a job, or of a group of equal jobs. ``JobCount`` is undefined for a single job."""
+"""Attributes of a group of equal jobs. A single job counts as 1, even if its user gave it an attribute ``JobCount``."""
 DEFAULTS = (1.0, 1.0, 1.0, 0.0)
 """Values that replace undefined ``JOB_ATTRIBUTES``, in the same order."""
 SLOT_ATTRIBUTES = ("HFMachine", "State", "Activity", "Cpus", "Memory", "GPUs")
@@ -90,7 +90,7 @@ class HTCondor(ClusterSource):
         HTCondor prints ``error`` if a user wrote a text in place of a number.
         """
         pool = ["-pool", self.pool] if self.pool else []
-        numbers = [f"real({name})" for name in attributes]
+        numbers = ["real(1)", *(f"real({name})" for name in attributes[1:])]
         asked = ["-constraint", constraint, "-autoformat", *(attributes if what == "slots" else numbers)]
         if self.client == "htcondor2":
             program = [sys.executable, "-m", "provisioner.demand.htcondor_bindings", what]
@@ -99,7 +99,7 @@ class HTCondor(ClusterSource):
             argvs = [["condor_status", *pool, "-startd", *asked]]
         else:
             known = self.schedds or self._lines(["condor_status", *pool, "-schedd", "-autoformat", "Name"])
-            argvs = [["condor_q", *pool, "-name", name, "-allusers", *asked] for name in known]
+            argvs = [["condor_q", *pool, "-name", name, "-allusers", *asked] for name in dict.fromkeys(known)]
         for argv in argvs:
             for line in self._lines(argv):
                 values = line.split()

@@ -58,7 +58,7 @@ def _groups(
     if unknown := sorted(set(names) - set(schedds)):
         raise LookupError(f"the central manager does not know the schedd {unknown[0]}")
     groups: list[Any] = []
-    for name in names or schedds:
+    for name in dict.fromkeys(names or schedds):
         schedd = htcondor2.Schedd(schedds[name])
         found = schedd.query(constraint, projection=asked, opts=htcondor2.QueryOpt.GroupBy)
         (summary,) = schedd.query(constraint, opts=htcondor2.QueryOpt.SummaryOnly)

@@ -83,7 +83,7 @@ class Kubernetes(ClusterSource):
         """Return the unschedulable pods, and our machines among the nodes. Raise SourceError if a list fails."""
         waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending", "labelSelector": self.selector}
         bound = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-        places = [f"/api/v1/namespaces/{name}/pods" for name in self.namespaces] or ["/api/v1/pods"]
+        places = [f"/api/v1/namespaces/{name}/pods" for name in dict.fromkeys(self.namespaces)] or ["/api/v1/pods"]
         items, members = self.api.items, dict[str, Member]()
         with source_errors("Kubernetes"):
             if fleet.running:
@@ -113,12 +113,13 @@ def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
 def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> bool:
     """Return True if a new node with these labels and taints accepts a pod.
 
-    The pod's node selector, required node affinity and tolerations decide.
+    The pod's node selector, required node affinity and tolerations decide. An empty affinity term accepts no node.
     """
     rules = [{"key": key, "operator": "In", "values": [one]} for key, one in (spec.get("nodeSelector") or {}).items()]
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {TERMS: [{}]}
-    terms = [[*rules, *one.get("matchExpressions", ()), *one.get("matchFields", ())] for one in required[TERMS]]
-    is_selected = any(all(_fulfils(labels, rule) for rule in term) for term in terms)
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+    terms = [[*(one.get("matchExpressions") or ()), *(one.get("matchFields") or ())] for one in required.get(TERMS, ())]
+    is_selected = not required or any(term and all(_fulfils(labels, rule) for rule in term) for term in terms)
+    is_selected = is_selected and all(_fulfils(labels, rule) for rule in rules)
     return is_selected and all(any(_tolerates(one, taint) for one in spec.get("tolerations") or ()) for taint in taints)
 
 
@@ -158,11 +159,11 @@ def read_members(nodes: Iterable[Object], pods: Iterable[Object], fleet: Fleet) 
     for pod in pods:
         bound[pod["spec"]["nodeName"]].append(pod)
     for node in nodes:
-        status, here = node["status"], bound[node["metadata"]["name"]]
+        status, here = node.get("status") or {}, bound[node["metadata"]["name"]]
         if (machine := node["metadata"]["name"].partition(".")[0]) in fleet.running:
             ready = [one["status"] for one in status.get("conditions") or () if one["type"] == "Ready"]
             takes_pods = ready == ["True"] and not node["spec"].get("unschedulable")
-            sizes = {name: quantity(amount) for name, amount in status["allocatable"].items()}
+            sizes = {name: quantity(amount) for name, amount in (status.get("allocatable") or {}).items()}
             whole = _amounts(defaultdict(float, sizes).__getitem__)
             taken = [_amounts(partial(requested_amount, pod["spec"])) for pod in here]
             free = [takes_pods * max(0.0, total - sum(parts)) for total, *parts in zip(whole, *taken, strict=True)]

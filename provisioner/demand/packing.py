@@ -129,8 +129,7 @@ class ClusterSource(SourceSettings):
             if member.cpus and not member.works:
                 template = running[name].template
                 self._largest[template] = tuple(map(max, self._largest.get(template, member[:3]), member[:3]))
-        reading = pack(jobs, members, self._with_real_shapes(fleet))
-        return reading._replace(idle=self._find_idle(members, fleet))
+        return pack(jobs, members, self._with_real_shapes(fleet))._replace(idle=self._find_idle(members, fleet))
 
     def _with_real_shapes(self, fleet: Fleet) -> Fleet:
         largest = self._largest
@@ -145,7 +144,8 @@ class ClusterSource(SourceSettings):
         """
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}
-        self._idle_since = {name: self._idle_since.get(name, fleet.now) for name in joins if not works[name]}
+        # After the clock has gone back, a time in the future would count as not idle.
+        self._idle_since = {one: min(self._idle_since.get(one, math.inf), fleet.now) for one in joins if not works[one]}
         return {name: fleet.now - since for name, since in self._idle_since.items() if since < fleet.now}
 
 

@@ -102,7 +102,7 @@ class Wish(NamedTuple):
 def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings: Demand) -> Wish:
     """Return the wish. ``values``: the last value of each source. ``limits``: the maximum number of machines of each
     template in HostFactory's file."""
-    wish = Wish({}, {}, {})
+    wish, combined = Wish({}, {}, {}), max if settings.combine == "max" else sum
     for template, limit in limits.items():
         deciding = {name: value for name, value in values.items() if value.decides(template)}
         own = settings.templates.get(template, TemplateDemand())
@@ -110,9 +110,8 @@ def combine(values: Mapping[str, LastValue], limits: Mapping[str, int], settings
             wish.frozen[template] = reason
         if not deciding and not own.least:
             continue
-        numbers = [value.reading.wanted.get(template, 0) for value in deciding.values() if value.reading]
-        number = (max if settings.combine == "max" else sum)(numbers or [0])
-        wish.wanted[template] = min(max(number, own.least), limit, own.most)
+        numbers = [value.reading.wanted.get(template, 0) for value in deciding.values() if value.reading] or [0]
+        wish.wanted[template] = min(max(own.least, combined(numbers)), limit, own.most)
         if known := [value.idle for value in deciding.values() if value.idle is not None]:
             wish.idle[template] = _idle_everywhere(known)
     return wish
@@ -151,12 +150,11 @@ def recover(requests: Iterable[Request], entries: Mapping[str, Entry], gone: Set
     running: dict[str, Running] = {}
     settled: set[str] = set()
     for request in requests:
-        entry = entries[request.id]
-        machines, has_ended = entry["machines"], entry["status"] in ENDED
+        machines, status = entries[request.id]["machines"], entries[request.id]["status"]
         ours = [one for one in machines if one["result"] == "succeed" and one["name"] not in gone]
         for one in ours:
             running[one["name"]] = Running(request.template, float(one["launchtime"] or request.created_wall))
-        if has_ended:
+        if status in ENDED:
             settled.update(one["name"] for one in ours)
             asked[request.template] += len(ours)
         else:
@@ -225,10 +223,9 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
     leaving = []
     for name in sorted(lost.keys() & ours.settled, key=lambda name: (lost[name], name)):
         template = ours.running[name].template
-        if lost[name] and not (shares[template] and _is_free(name, wish, ours)):
-            continue
-        shares[template] -= bool(lost[name])
-        leaving.append(name)
+        if not lost[name] or (shares[template] and _is_free(name, wish, ours)):
+            shares[template] -= bool(lost[name])
+            leaving.append(name)
     return leaving
 
 

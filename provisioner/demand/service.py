@@ -20,6 +20,7 @@ from provisioner.demand.plan import ENDED, Entry, LastValue, Levels, Ours, Wish,
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Fleet, Reading, Shape, SourceError
 from provisioner.hostfactory import Answer
+from provisioner.hostfactory.provider_config import as_number
 from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import UNLIMITED, Template
 from provisioner.model import Request
@@ -172,8 +173,7 @@ class DemandService:
             if error := read.exception():  # a bug in a source must not stop the others
                 is_bug = not isinstance(error, (SourceError, MissingExtra))
                 problem = words(f"{type(error).__name__}: {error}" if is_bug else str(error))
-                facts = {"source": name, "problem": problem}
-                log.warning("Source failed", extra=facts, exc_info=error if is_bug else None)
+                log.warning("Source failed", extra={"source": name, "problem": problem}, exc_info=is_bug and error)
                 self._values[name] = value.after_failure(problem)
                 continue
             reading = read.result()
@@ -217,8 +217,5 @@ def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Requ
 
 def read_shape(template: Template) -> Shape:
     """Return the size of a template's machines, from the template's attributes in HostFactory's file."""
-    numbers = {"ngpus": 0.0}
-    for name, (_, value) in template.attributes.items():
-        with suppress(ValueError):
-            numbers[name] = float(value)
-    return Shape(numbers["ncpus"] * numbers["ncores"], numbers["nram"], numbers["ngpus"])
+    numbers = {name: as_number(value) or 0.0 for name, (_, value) in template.attributes.items()}
+    return Shape(numbers["ncpus"] * numbers["ncores"], numbers["nram"], numbers.get("ngpus", 0.0))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,9 @@ KINDS: Mapping[str, type[SourceSettings]] = {
     kind.__name__.lower(): kind for kind in (Fixed, Schedule, Command, HTCondor, Url, Prometheus, Slurm, Kubernetes)
 }
 """The settings of each kind of source, by the value of ``kind``."""
+NAMES: dict[str, Callable[[Any], set[str]]] = dict.fromkeys(("only_templates", "node_labels", "node_taints"), set)
+NAMES |= {"template": lambda one: {one} - {None}, "partitions": lambda lists: set().union(*lists.values())}
+"""Functions that return the templates in a value, by the setting of a source that has such values."""
 
 
 class TemplateDemand(Section):
@@ -101,7 +104,8 @@ def load(path: Path, provider: Provider) -> Demand:
 def _find_contradictions(
     sources: Mapping[str, SourceSettings], limits: Mapping[str, TemplateDemand], known: Collection[str], file: str
 ) -> Iterator[Problem]:
-    named = [(f"sources.{name}.template", id_) for name, one in sources.items() for id_ in sorted(one.templates())]
+    settings = [(f"sources.{name}.{key}", key, value) for name, one in sources.items() for key, value in one]
+    named = [(where, id_) for where, key, value in settings if key in NAMES for id_ in sorted(NAMES[key](value))]
     for where, id_ in [*named, *((f"templates.{id_}", id_) for id_ in limits)]:
         if id_ not in known:
             yield Problem(file, where, f"unknown template {quote(id_)}{suggestion(id_, known, many=True)}")

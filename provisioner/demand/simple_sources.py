@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, StringConstraints
 
 from provisioner.backends.http import Request, connect, exchange
+from provisioner.backends.login_refusals import read_secret
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.processes import run_program
 from provisioner.backends.responses import json_object, words
@@ -55,8 +56,8 @@ WallTime = Annotated[
 Zone = Annotated[str, AfterValidator(_check_zone), Expects("a time zone such as Europe/Zurich")]
 WebAddress = Annotated[
     str,
-    StringConstraints(pattern=r"^https?://[^\s/@]+(/\S*)?$"),
-    Expects("an address beginning with http:// or https://, without a login"),
+    StringConstraints(pattern=r"^https?://([^\s/@:?#\[\]]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?(/\S*)?$"),
+    Expects("an address such as https://host:8443/page, without a login"),
 ]
 Windows = Annotated[tuple["Window", ...], Field(min_length=1, strict=False), Expects("a list of windows")]
 
@@ -78,20 +79,20 @@ class SimpleSource(SourceSettings):
         A number for an unknown template is reported as unfit.
         """
         if isinstance(document, Mapping):
-            counts = {str(name): _count(value) for name, value in document.items()}
+            counts = {str(name): _count(value, name) for name, value in document.items()}
         elif self.template is None:
             raise SourceError(format_expected("an object {template: number}, because no template is set", document))
         else:
-            counts = {self.template: _count(document)}
+            counts = {self.template: _count(document, self.template)}
         wanted = {name: counts.pop(name) for name in fleet.shapes if name in counts}
         unknown = {f"machines of the unknown template {name}": number for name, number in counts.items() if number}
         return Reading(wanted, None, unknown)
 
 
-def _count(value: object) -> int:
-    """Return a number of machines, rounded up. Raise SourceError for any other value, for example NaN."""
+def _count(value: object, template: str) -> int:
+    """Return a number of machines of a template, rounded up. Raise SourceError for any other value, for example NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MACHINES:
-        raise SourceError(format_expected("a number of machines", value))
+        raise SourceError(format_expected(f"a number of machines of {template}", value))
     return math.ceil(round(value, 6))
 
 
@@ -159,8 +160,7 @@ class Schedule(SimpleSource):
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the largest number among the windows that contain the present time."""
-        zone = ZoneInfo(self.zone)
-        found = [window.machines for window in self.windows if window.covers(fleet.now, zone)]
+        found = [window.machines for window in self.windows if window.covers(fleet.now, ZoneInfo(self.zone))]
         return Reading({self.template: max(found, default=0)})
 
 
@@ -173,7 +173,7 @@ def run_program_of_source(argv: Sequence[str], seconds: float, most_bytes: int =
         code, output, errors = run_program(argv, os.environ, seconds=seconds, most_bytes=most_bytes)
         if code:
             raise OSError(f"ended with code {code}: {(errors or output).decode(errors='replace')}")
-        return output.decode()
+        return output.decode(errors="replace")  # any user may write any bytes, for example into the reason of a node
 
 
 class Command(SimpleSource):
@@ -207,7 +207,8 @@ class Url(SimpleSource):
         parts = urlsplit(url)
         place = parts._replace(scheme="", netloc="").geturl() or "/"
         with source_errors(url.partition("?")[0]):
-            headers = {"Authorization": f"Bearer {self.token_file.read_text().strip()}"} if self.token_file else {}
+            token = self.token_file and read_secret(self.token_file, "token_file")
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
             request = Request("GET", place, self.timeout_seconds, headers=headers)
             reply, body = exchange(connect(f"{parts.scheme}://{parts.netloc}", self.ca_file), request, PlaceClock())
             if reply.status != 200:
@@ -228,7 +229,7 @@ class Prometheus(Url):
     setting ``template``. Else each series has its template in that label. If a template had a series before and has
     none now, the read fails. No default."""
     _named: set[str] = PrivateAttr(default_factory=set)
-    """Templates that have had a series since the start."""
+    """Templates of HostFactory's file that have had a series since the start."""
 
     def read(self, fleet: Fleet) -> Reading:
         """Return the result of the query at the present time. Raise SourceError if the result is empty or may be
@@ -237,7 +238,7 @@ class Prometheus(Url):
         with source_errors(self.url):
             result = read_query_result(json_object(body))
             if isinstance(result, dict):
-                self._named |= result.keys()
+                self._named |= result.keys() & fleet.shapes.keys()
                 if gone := sorted(self._named - result.keys()):
                     raise SourceError(NO_SERIES.format(f"for template {gone[0]}", LABELLED_ZERO.format(gone[0])))
             return self.reading(result, fleet)

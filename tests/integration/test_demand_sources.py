@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from provisioner.demand.simple_sources import Command, Prometheus, Url
-from provisioner.demand.sources import Fleet, Shape, SourceError, SourceSettings
+from provisioner.demand.slurm import Slurm
+from provisioner.demand.sources import Fleet, Running, Shape, SourceError, SourceSettings
 from provisioner.testing.waiting import until
 from tests.support.clients.prometheus import PROMETHEUS, prometheus
 from tests.support.ports import free_ports
@@ -49,6 +50,22 @@ def test_a_program_that_fails_is_a_failed_read() -> None:
     assert "printed more than 1024 KiB" in failure(program("print('1' * 2_000_000)"))
     assert "expected a number or a JSON object" in failure(program("pass"))
     assert "No such file" in failure(Command(argv=("/no/such/program",), template="Small"))
+
+
+def test_an_operators_umlaut_in_a_reason_does_not_hide_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm keeps and prints the bytes of a reason, whatever the encoding of the operator's terminal was."""
+    for name, output in (
+        ("squeue", ""),
+        ("scontrol", r"NodeName=m State=IDLE CfgTRES=cpu=4 AllocTRES= Reason=gel\344hmt\n"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\nprintf '{output}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    source, fleet = Slurm(), FLEET._replace(running={"m": Running("Small", 0.0)})
+    source.read(fleet)
+    assert source.read(fleet._replace(now=fleet.now + 30)).idle == {"m": 30.0}
 
 
 # --- web pages --------------------------------------------------------------------------------------------------------

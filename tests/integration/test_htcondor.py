@@ -60,6 +60,16 @@ def test_only_jobs_that_fulfil_the_additional_requirements_count(pool: CondorPoo
     assert wanted(additional_requirements="RequestGPUs == 1 || RequestGPUs == 2") == {"Gpu": 1}
 
 
+def test_a_job_counts_once_whatever_its_user_calls_its_attributes(pool: CondorPool) -> None:
+    pool.has(ap1=[job(4, JobCount=1000), job(4, JobCount="x"), job(4, JobCount=0)])
+    assert wanted() == {"Small": 3}
+
+
+def test_a_schedd_that_is_named_twice_counts_once(pool: CondorPool) -> None:
+    pool.has(ap1=[job(4)])
+    assert wanted(schedds=["ap1", "ap1"]) == {"Small": 1}
+
+
 def test_jobs_that_fit_no_template_are_named(pool: CondorPool) -> None:
     pool.has(ap1=[job(64)] * 3 + [job(4)])
     reading = source().read(fleet())

@@ -68,7 +68,7 @@ def test_groups_are_printed_and_the_constraint_is_grouped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     has(monkeypatch, 20, Ad(JobCount=20, RequestCpus=2))
-    assert main(["jobs", "", "ap1", "JobStatus == 1", "JobCount", "RequestCpus", "RequestGPUs"]) == 0
+    assert main(["jobs", "", "ap1,ap1", "JobStatus == 1", "JobCount", "RequestCpus", "RequestGPUs"]) == 0
     assert capsys.readouterr().out == "20 2 undefined\n"
     assert Schedd.asked[0] == ["JobStatus", "Owner", "RequestCpus", "RequestGPUs"]
 

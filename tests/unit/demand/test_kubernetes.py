@@ -165,6 +165,12 @@ def test_a_required_node_affinity_decides_on_the_templates(terms: list[list[Any]
     assert accepts(LABELS, (), {"affinity": preferred}), "a wish is no hindrance"
 
 
+def test_an_empty_term_of_an_affinity_matches_no_node() -> None:
+    for terms, expected in ([{}], False), ([{}, {"matchExpressions": [rule("In", "risk")]}], True):
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        assert accepts(LABELS, (), {"affinity": {"nodeAffinity": required}}) is expected
+
+
 def test_a_pod_of_a_daemon_set_asks_for_no_new_node() -> None:
     """Its controller names the node by a field."""
     term = {"matchFields": [rule("In", "node-1", key="metadata.name")]}
@@ -227,11 +233,23 @@ def bound(owner: str = "", **annotations: str) -> dict[str, Any]:
         (node(), [bound("Job"), bound("DaemonSet")], Member(1.92, 15_625 - 10, 0, works=True)),
         (node(), [bound("DaemonSet")], Member(2.92, 15_625 - 5, 0, works=False)),
         (node(), [bound("Node", **{MIRROR: "x"})], Member(2.92, 15_625 - 5, 0, works=False)),
+        ({"metadata": {"name": "hf-1-1"}, "spec": {}}, [bound()], Member(0, 0, 0, works=True)),
         (node(unschedulable=True), [], Member(0, 0, 0, works=False)),
         (node(ready="Unknown"), [bound()], Member(0, 0, 0, works=True)),
         (node(), [bound()] * 5, Member(0, 15_600, 0, works=True)),
     ],
-    ids=["empty", "full name", "pod", "pods", "DaemonSet", "mirror", "cordoned", "not ready", "more than it has"],
+    ids=[
+        "empty",
+        "full name",
+        "pod",
+        "pods",
+        "DaemonSet",
+        "mirror",
+        "new",
+        "cordoned",
+        "not ready",
+        "more than it has",
+    ],
 )
 def test_a_node_works_if_it_has_a_pod_of_its_own(found: object, pods: list[Any], expected: Member) -> None:
     (member,) = read_members([found], pods, FLEET).values()
@@ -312,7 +330,7 @@ def test_a_machine_whose_template_was_lost_is_idle_if_it_has_no_work(
 
 
 def test_only_pods_of_the_namespaces_and_the_selector_are_asked_for(lists: Lists, kubeconfig: Path) -> None:
-    source = Kubernetes(kubeconfig=kubeconfig, namespaces=("a", "b"), selector="team=risk")
+    source = Kubernetes(kubeconfig=kubeconfig, namespaces=("a", "b", "a"), selector="team=risk")
     lists.waiting = [pod()]
     assert source.read(FLEET._replace(running={})).wanted == {"Small": 1}
     assert [path for path, _ in lists.calls] == ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"]

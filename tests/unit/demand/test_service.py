@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.demand.service import ACCOUNT, MOST_UNFIT, DemandService, PreviewedCalls
-from provisioner.demand.sources import Reading, SourceError
+from provisioner.demand.service import ACCOUNT, MOST_UNFIT, DemandService, PreviewedCalls, read_shape
+from provisioner.demand.sources import Reading, Shape, SourceError
 from provisioner.hostfactory import Answer
 from provisioner.hostfactory.script_calls import HostFactory, ScriptFailed
 from provisioner.hostfactory.templates import Template
@@ -76,6 +76,12 @@ def answered(id_: str, *names: str) -> Answer:
 @pytest.fixture
 def state(tmp_path: Path) -> StateDir:
     return StateDir(tmp_path)
+
+
+@pytest.mark.parametrize(("ngpus", "expected"), [("2", 2.0), ("two", 0.0), ("nan", 0.0), ("inf", 0.0), ("-1", 0.0)])
+def test_only_a_plain_number_is_a_number_of_gpus(ngpus: str, expected: float) -> None:
+    template = Template("Small", 5, {**SIZE, "ngpus": ("Numeric", ngpus)}, (), "", "", "", "", {})
+    assert read_shape(template) == Shape(4.0, 1.0, expected)
 
 
 def test_a_refused_request_stops_no_other_template(state: StateDir) -> None:

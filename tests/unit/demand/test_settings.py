@@ -71,6 +71,21 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
         assert any(line.startswith(f"demand.yaml: {words}") for line in found), (words, found)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "kind: kubernetes, node_labels: {Mixt: {a: b}}",
+        "kind: kubernetes, node_taints: {Mixt: [a=b:NoSchedule]}",
+        "kind: kubernetes, only_templates: [Mixt]",
+        "kind: slurm, partitions: {day: [], night: [Mixt]}",
+    ],
+)
+def test_an_unknown_template_is_named_with_its_setting(settings: str, tmp_path: Path) -> None:
+    found = problems(tmp_path, f"sources: {{a: {{{settings}}}}}")
+    setting = settings.split(", ")[1].split(":")[0]
+    assert found == [f"demand.yaml: sources.a.{setting}: unknown template 'Mixt'; did you mean 'Mixed'?"]
+
+
 def test_limits_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     text = RIGHT.replace("least: 1", "least: 6").replace("Mixed: {", "Mixt: {}, Mixed: {")
     assert problems(tmp_path, text) == [

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -61,7 +62,7 @@ def test_a_number_is_rounded_up_and_belongs_to_the_set_template(document: object
     "document", [-1, 10**9 + 1, math.nan, math.inf, True, None, "3", [3], {"Small": "3"}, {"Small": -1}]
 )
 def test_anything_else_is_a_failed_read(document: object) -> None:
-    with pytest.raises(SourceError, match="expected a number of machines"):
+    with pytest.raises(SourceError, match="expected a number of machines of Small, got"):
         output(document)
 
 
@@ -95,9 +96,27 @@ def test_settings_name_their_template(settings: SourceSettings, named: set[str])
 
 def test_the_address_of_a_page_holds_no_login() -> None:
     Url(url="https://page.example:8443/wanted?grid=1")
-    for address in ("ftp://page.example", "https://user:secret@page.example/", "page.example"):
+    for address in ("ftp://page.example", "https://user:secret@page.example/", "page.example", "http://page?grid=1"):
         with pytest.raises(ValidationError):
             Url(url=address)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://page:many/", "http://[::1", "http://::1/", "http://page:123456/", "http://:80/"]
+)
+def test_an_address_that_no_client_can_use_is_refused_before_the_start(address: str) -> None:
+    Url(url="http://[::1]:8080/wanted")
+    with pytest.raises(ValidationError):
+        Url(url=address)
+
+
+@pytest.mark.parametrize("content", ["s3cret\n# renewed in May", "s3cret more", "s3cretä", "", "\n"])
+def test_a_token_that_is_no_token_is_refused_without_showing_it(content: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(content)
+    with pytest.raises(SourceError, match=f"token_file {token} cannot be read: ") as refused:
+        Url(url="http://127.0.0.1:1/", template="Small", token_file=token).read(FLEET)
+    assert "s3cret" not in str(refused.value)
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------
@@ -266,8 +285,8 @@ def test_a_result_is_a_number_or_has_a_number_for_each_template(
     ("document", "message"),
     [
         (answer("vector", []), "no series"),
-        (answer("scalar", [0, "NaN"]), "expected a number of machines, got nan"),
-        (answer("vector", [series("+Inf")]), "expected a number of machines, got inf"),
+        (answer("scalar", [0, "NaN"]), "expected a number of machines of Small, got nan"),
+        (answer("vector", [series("+Inf")]), "expected a number of machines of Small, got inf"),
         (answer("vector", [series("-1")]), "expected a number of machines"),
         (answer("vector", [series("3")], warnings=["remote read failed"]), "incomplete: .'remote read failed'"),
         (answer("vector", [series("3")], isPartial=True), "incomplete"),
@@ -327,3 +346,13 @@ def test_a_template_whose_series_is_gone_is_a_failed_read(monkeypatch: pytest.Mo
     with pytest.raises(SourceError, match=f"no series for template Small.*append '{re.escape(remedy)}'"):
         source.read(FLEET)
     assert source.read(FLEET).wanted == {"Small": 0, "Large": 2}
+
+
+def test_a_template_that_hostfactory_does_not_have_may_lose_its_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example a template that was renamed, or one of another site."""
+    results = [[series("2", template="Large"), series("3", template="Old")], [series("2", template="Large")]]
+    bodies = iter([json.dumps(answer("vector", one)).encode() for one in results])
+    monkeypatch.setattr(Prometheus, "fetch", lambda *_: next(bodies))
+    source = Prometheus(url="http://prometheus:9090", query="sum by (template) (jobs)")
+    assert source.read(FLEET).unfit == {"machines of the unknown template Old": 3}
+    assert source.read(FLEET).wanted == {"Large": 2}

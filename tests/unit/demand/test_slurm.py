@@ -279,6 +279,14 @@ def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypat
     assert (dict(reading.wanted), dict(reading.unfit)) == ({"Small": 1}, {})
 
 
+def test_a_clock_that_goes_back_delays_idle_machines_by_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = {slurm.CONFIG: "", slurm.NODES: node(), slurm.SQUEUE: ""}
+    monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: outputs[argv])
+    source = Slurm()
+    idle = [source.read(FLEET._replace(now=now)).idle for now in (NOW, NOW + 30, NOW - 3600, NOW - 3570)]
+    assert idle == [{}, {"hf-1-1": 30.0}, {}, {"hf-1-1": 30.0}]
+
+
 def test_without_machines_only_jobs_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, outputs = [], {slurm.CONFIG: "SelectTypeParameters = CR_CPU", slurm.SQUEUE: line("cpu=1,mem=62.50G,node=1")}
     monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: calls.append(argv) or outputs[argv])
