@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from provisioner.demand.settings import Demand, TemplateDemand
 from provisioner.demand.sources import Reading, Running
 from provisioner.model import Request
-from provisioner.names import NO_TEMPLATE
+from provisioner.names import NO_TEMPLATE, SLOT_BLOCK
 
 ENDED = frozenset({"complete", "complete_with_error"})
 
@@ -198,7 +198,7 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
             past = [*levels.get(template, ()), (now, wanted)]
             kept[template] = past[max(0, bisect(past, (since, math.inf)) - 1) :]
         if wanted > asked:
-            requests[template] = min(wanted - asked, settings.rise_at_once)
+            requests[template] = min(wanted - asked, settings.rise_at_once, SLOT_BLOCK)
             reasons.append(f"{template}: requests {requests[template]}, because {wanted} are wanted, {asked} requested")
         elif wanted < asked and frozen:
             reasons.append(f"{template}: keeps {asked} machines ({wanted} wanted), because {frozen}")

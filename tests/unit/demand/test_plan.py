@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_scripts.input_documents import MAX_COUNT
 from provisioner.demand.plan import UNDECIDED, Levels, Ours, Step, Wish, plan_step
 from provisioner.demand.settings import Demand
 from provisioner.demand.sources import Running
@@ -45,6 +46,11 @@ def step(wish: Wish, ours: Ours, settings: Demand = FAST, levels: Levels | None 
 def test_requests(wanted: int, running: int, coming: int, requested: int) -> None:
     made = step(wish(wanted), make_ours(machines(running), coming={"Small": coming}))
     assert made.requests.get("Small", 0) == requested
+
+
+def test_a_step_requests_no_more_than_a_call_of_the_script_may() -> None:
+    settings = demand(rise_at_once=2_000_000)
+    assert step(wish(500_000), make_ours({}), settings).requests == {"Small": MAX_COUNT}
 
 
 def test_a_frozen_template_rises_to_its_last_value() -> None:
