@@ -100,7 +100,7 @@ def _parse(content: str, what: str) -> object:
     """Return a JSON document, with a list in place of an object that has a name twice. Raise SourceError if the text is
     not JSON."""
     with source_errors(f"{what}: expected a number or a JSON object, got {quote(content.strip())}"):
-        return json.loads(content, object_pairs_hook=lambda pairs: dict(pairs) if len(dict(pairs)) == len(pairs) else pairs)
+        return json.loads(content, object_pairs_hook=lambda pair: dict(pair) if len(dict(pair)) == len(pair) else pair)
 
 
 class Fixed(SimpleSource):

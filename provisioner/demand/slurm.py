@@ -43,8 +43,8 @@ WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED", "PLANNED"} | {"DRAIN"}
 """Words of the state of a node that has no work and is not meant for a certain job."""
 LOST = frozenset({"DOWN", "FUTURE", "POWERED_DOWN"})
 """Words of the state of a node whose jobs Slurm has given up."""
-GPU = re.compile(r"\bgpu\b(?::[A-Za-z]\w*)?[:=](\d+)")
-"""Pattern of the number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100:2``."""
+GPU = re.compile(r"\bgpu(?::(?!\d+(?:,|$))[^:=,]+)?(?:[:=](\d+))?(?=,|$)")
+"""Pattern of the number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100-80gb:2``; a missing number means 1."""
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 Partitions = Annotated[Mapping[str, Texts], Expects("a mapping of partitions to lists of templates")]
@@ -121,8 +121,7 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
     templates = frozenset(template for name in ours for template in partitions[name]) or None
     nodes, tasks = max(1, int(columns["NumNodes"])), int(columns["NumTasks"])
     cpus, memory_mb, gpus = read_resources(columns["tres-alloc"])
-    if not gpus and (found := GPU.search(columns["tres-per-node"])):
-        gpus = nodes * float(found[1])
+    gpus = gpus or nodes * sum(float(number or 1) for number in GPU.findall(columns["tres-per-node"]))
     for parts in (nodes, max(nodes, tasks)):
         job = Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
         if fitting := [shape.cpus for name, shape in fleet.shapes.items() if job.fits(name, shape)]:

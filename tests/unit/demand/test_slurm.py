@@ -131,8 +131,10 @@ def test_memory_that_slurm_does_not_allocate_does_not_count() -> None:
 
 def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> None:
     assert jobs(line("cpu=2,mem=1G,node=2,gres/gpu=4", nodes=2)) == [Jobs(2, 1, 512, 2)]
-    for request in ("gres:gpu:2", "gres/gpu:2", "gpu:2", "gres:gpu:a100:2", "gres/gpu=2"):
+    named = "gpu:nvidia_a100-sxm4-80gb:2", "gres/gpu:1g.5gb:2", "gres:gpu:a100:1,gres:gpu:h100", "gpu,gpu:a100:1"
+    for request in ("gres:gpu:2", "gres/gpu:2", "gpu:2", "gres:gpu:a100:2", "gres/gpu=2", *named):
         assert jobs(line("cpu=2,mem=1G,node=2", nodes=2, per_node=request)) == [Jobs(2, 1, 512, 2)], request
+    assert jobs(line("cpu=1,mem=1G,node=1", per_node="gres/gpu_mem:2,gres/shard:2")) == [Jobs(1, 1, 1024, 0)]
 
 
 @pytest.mark.parametrize(
