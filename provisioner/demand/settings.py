@@ -29,8 +29,8 @@ KINDS: Mapping[str, type[SourceSettings]] = {
 }
 """The settings of each kind of source, by the value of ``kind``."""
 NAMES: dict[str, Callable[[Any], set[str]]] = dict.fromkeys(("only_templates", "node_labels", "node_taints"), set)
+"""The function that returns the templates in the value of a setting, by the name of the setting."""
 NAMES |= {"template": lambda one: {one} - {None}, "partitions": lambda lists: set().union(*lists.values())}
-"""Functions that return the templates in a value, by the setting of a source that has such values."""
 
 
 class TemplateDemand(Section):

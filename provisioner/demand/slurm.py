@@ -121,7 +121,7 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
     templates = frozenset(template for name in ours for template in partitions[name]) or None
     nodes, tasks = max(1, int(columns["NumNodes"])), int(columns["NumTasks"])
     cpus, memory_mb, gpus = read_resources(columns["tres-alloc"])
-    gpus = gpus or nodes * sum(float(number or 1) for number in GPU.findall(columns["tres-per-node"]))
+    gpus = gpus or nodes * sum(float(number.rjust(1, "1")) for number in GPU.findall(columns["tres-per-node"]))
     for parts in (nodes, max(nodes, tasks)):
         job = Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
         if fitting := [shape.cpus for name, shape in fleet.shapes.items() if job.fits(name, shape)]:
