@@ -67,7 +67,7 @@ def test_anything_else_is_a_failed_read(document: object) -> None:
 
 
 def test_an_object_with_a_name_twice_is_a_failed_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the two numbers would be lost, for example where a program joins the outputs of two clusters."""
+    """Otherwise, a number would be lost, for example where a program joins the outputs of two clusters."""
     monkeypatch.setattr(Url, "fetch", lambda *_: b'{"Small": 3, "Large": 1, "Small": 0}')
     with pytest.raises(SourceError, match=r"got \[\('Small', 3\), \('Large', 1\), \('Small', 0\)\]"):
         Url(url="http://page.example/", template="Small").read(FLEET)
