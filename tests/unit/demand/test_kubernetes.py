@@ -166,7 +166,8 @@ def test_a_required_node_affinity_decides_on_the_templates(terms: list[list[Any]
 
 
 def test_an_empty_term_of_an_affinity_matches_no_node() -> None:
-    for terms, expected in ([{}], False), ([{}, {"matchExpressions": [rule("In", "risk")]}], True):
+    empty = {"matchExpressions": [], "matchFields": None}
+    for terms, expected in ([{}], False), ([empty], False), ([empty, {"matchExpressions": [rule("In", "risk")]}], True):
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
         assert accepts(LABELS, (), {"affinity": {"nodeAffinity": required}}) is expected
 
