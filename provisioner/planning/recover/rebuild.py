@@ -7,9 +7,9 @@ used. The brake is latched (law: the brake).
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from provisioner.hostfactory import Answer
@@ -39,7 +39,7 @@ from provisioner.model import (
     UsageTotals,
     Verdict,
 )
-from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_NUMBERS, get_request_id, split_name
+from provisioner.names import RETURN_ID_PREFIX, SLOT_BLOCK, SLOT_NUMBERS, get_request_id, group_by, split_name
 from provisioner.planning.core.draft import Draft
 from provisioner.planning.core.slots import CANCELLED_MESSAGE, is_cancel_message
 from provisioner.planning.finish.cancellation import cancel
@@ -86,21 +86,6 @@ class RecoveryInputs:
     numbers of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class _SlotInputs:
-    """Inputs for making the slots of a rebuilt memory: existing machines, names that HF returned, and the present
-    time."""
-
-    seen: Mapping[str, tuple[str, Machine]]
-    """The pool and the machine of each name in the snapshots."""
-    names: Mapping[str, Sequence[str]]
-    """The sorted names of existing machines, by request."""
-    returned: Set[str]
-    """Names that HF returned."""
-    prefix: str
-    now: float
-
-
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
     """Return, by pool, why snapshots are not trusted yet. Together, the snapshots of all pools lack too many of HF's
     machines.
@@ -126,21 +111,14 @@ def rebuild_memory(
     at ``now``."""
     intent, answers, read = inputs.intent, inputs.answers, inputs.read
     first = SLOT_BLOCK * ((inputs.life - 1) % MOST_LIVES + 1)
-    seen = {name: (pool, one) for pool, shown in inputs.snapshots.items() for name, one in shown.machines.items()}
-    returned = _get_returned(inputs)
-    running = {name for name, (_, machine) in seen.items() if machine.phase is Phase.RUNNING}
-    served = {get_request_id(limits.prefix, name) for name in running | returned}
-    names = defaultdict[str, list[str]](list)
-    for name in sorted(seen):
-        names[get_request_id(limits.prefix, name)].append(name)
-    slot_inputs = _SlotInputs(seen, names, returned, limits.prefix, now)
+    slots = _Slots(inputs, limits.prefix, now)
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(answers[request.id].text) if request.id in answers else None
-        if answer is None and read.get(request.id, request.id in served):
-            answer = _make_answer(request, slot_inputs)
+        if answer is None and read.get(request.id, request.id in slots.served):
+            answer = slots.make_answer(request)
         left_seconds = request.created_wall + limits.request_deadline_seconds - inputs.intent_now
-        record = _rebuild_request(request, answer, read.get(request.id, True), slot_inputs)
+        record = _rebuild_request(request, answer, read.get(request.id, True), slots)
         requests[request.id] = replace(
             record,
             deadline_at=now + max(0.0, min(left_seconds, limits.request_deadline_seconds)),
@@ -152,18 +130,18 @@ def rebuild_memory(
         requests=requests,
         returns={id_: _rebuild_return(asked, answers, limits, now) for id_, asked in intent.returns.items()},
         places=Places(),
-        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt; machines found: {len(seen)}."),
+        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt; machines found: {len(slots.seen)}."),
     )
 
 
 def _rebuild_request(
-    request: Request, answer: Mapping[str, Any] | None, is_read: bool, slot_inputs: _SlotInputs
+    request: Request, answer: Mapping[str, Any] | None, is_read: bool, rebuilt: _Slots
 ) -> RequestRecord:
     """Return the record of a request, rebuilt from its machines and its answer, if any. The caller sets the
     deadline."""
-    now = slot_inputs.now
+    now = rebuilt.now
     ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
-    slots = _rebuild_slots(request, answer, ended, is_read, slot_inputs)
+    slots = rebuilt.of_request(request, answer, is_read, is_ended=ended is not None)
     block = max(slots, default=-1) // SLOT_BLOCK + 1
     return RequestRecord(
         id=request.id,
@@ -181,41 +159,89 @@ def _rebuild_request(
     )
 
 
-def _rebuild_slots(
-    request: Request,
-    answer: Mapping[str, Any] | None,
-    ended: RequestStatus | None,
-    is_read: bool,
-    slot_inputs: _SlotInputs,
-) -> dict[int, Slot]:
-    # HF knows only those machines of an ended request that its answer lists. The orphan rule decides about the rest.
-    unlisted = () if ended else slot_inputs.names.get(request.id, ())
-    entries = {name: _entry(slot_inputs.seen[name][1]) for name in unlisted}
-    entries |= {entry["name"]: entry for entry in answer["machines"]} if answer else {}
-    slots = {}
-    for name, entry in sorted(entries.items(), key=lambda one: one[0]):
-        parts = split_name(slot_inputs.prefix, name)
-        if parts is not None:
-            # If HF returned the machine before HF read the terminal answer, the next plan changes this answer.
-            is_returned = name in slot_inputs.returned and (is_read or not ended)
-            opened = _open_slot(entry, slot_inputs)
-            slots[parts[1]] = _set_verdict(opened, entry, ended is not None, is_returned, slot_inputs)
-    return slots
+class _Slots:
+    """Maker of the slots of a rebuilt memory."""
 
+    def __init__(self, inputs: RecoveryInputs, prefix: str, now: float) -> None:
+        self._prefix = prefix
+        self.now = now
+        self.seen = {
+            name: (pool, one) for pool, shown in inputs.snapshots.items() for name, one in shown.machines.items()
+        }
+        """The pool and the machine of each name in the snapshots."""
+        self._returned = _get_returned(inputs)
+        """Names that HF returned."""
+        self._names = group_by(partial(get_request_id, prefix), sorted(self.seen))
+        """The sorted names of existing machines, by request."""
+        running = {name for name, (_, machine) in self.seen.items() if machine.phase is Phase.RUNNING}
+        self.served = {get_request_id(prefix, name) for name in running | self._returned}
+        """Ids of the requests with a machine that runs or was returned."""
 
-def _make_answer(request: Request, slot_inputs: _SlotInputs) -> Mapping[str, Any]:
-    """Return a substitute for a lost terminal answer that HF has read.
+    def of_request(
+        self, request: Request, answer: Mapping[str, Any] | None, is_read: bool, *, is_ended: bool
+    ) -> dict[int, Slot]:
+        """Return the slots of a request by number."""
+        # HF knows only those machines of an ended request that its answer lists.
+        # The orphan rule decides about the rest.
+        unlisted = () if is_ended else self._names.get(request.id, ())
+        entries = {name: _entry(self.seen[name][1]) for name in unlisted}
+        entries |= {entry["name"]: entry for entry in answer["machines"]} if answer else {}
+        slots = {}
+        for name, entry in sorted(entries.items(), key=lambda one: one[0]):
+            parts = split_name(self._prefix, name)
+            if parts is not None:
+                # If HF returned the machine before HF read the terminal answer, the next plan changes this answer.
+                is_returned = name in self._returned and (is_read or not is_ended)
+                slots[parts[1]] = self._set_verdict(self._open_slot(entry), entry, is_ended, is_returned)
+        return slots
 
-    The substitute lists every running machine of the request, because HF may have each of these machines.
-    """
-    there = [slot_inputs.seen[name][1] for name in slot_inputs.names.get(request.id, ())]
-    running = [machine for machine in there if machine.phase is Phase.RUNNING]
-    is_complete = len(running) >= request.count
-    return {
-        "status": RequestStatus.COMPLETE if is_complete else RequestStatus.COMPLETE_WITH_ERROR,
-        "message": "",
-        "machines": [_entry(machine) for machine in running],
-    }
+    def make_answer(self, request: Request) -> Mapping[str, Any]:
+        """Return a substitute for a lost terminal answer that HF has read.
+
+        The substitute lists every running machine of the request, because HF may have each of these machines.
+        """
+        there = [self.seen[name][1] for name in self._names.get(request.id, ())]
+        running = [machine for machine in there if machine.phase is Phase.RUNNING]
+        is_complete = len(running) >= request.count
+        return {
+            "status": RequestStatus.COMPLETE if is_complete else RequestStatus.COMPLETE_WITH_ERROR,
+            "message": "",
+            "machines": [_entry(machine) for machine in running],
+        }
+
+    def _open_slot(self, entry: Mapping[str, Any]) -> Slot:
+        """Return an open slot that is made from its machine's entry in an answer."""
+        name, now = entry["name"], self.now
+        pool = self.seen[name][0] if name in self.seen else ""
+        observed = Observed(
+            is_accepted=True,
+            was_seen=True,
+            ip=entry["privateIpAddress"],
+            public_ip=entry["publicIpAddress"],
+            launched=entry["launchtime"],
+        )
+        return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
+
+    def _set_verdict(self, slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool) -> Slot:
+        """Return the slot with its former verdict.
+
+        The verdict follows from the slot's entry in the answer, from HF's returns and from the existing machines.
+        """
+        is_gone, now = slot.name not in self.seen, self.now
+        if entry["result"] == "fail":
+            if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):
+                return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, is_gone))
+            deletion = Deletion(now, DeleteReason.FAILED, is_gone)
+            failure = parse_failure(entry["message"])
+            return slot._replace(submitted_at=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
+        if is_returned:
+            verdict = Verdict.RETURNED if is_ended else Verdict.CANCELLED
+            reason = DeleteReason.RETURNED if is_ended else DeleteReason.CANCELLED
+            return slot._replace(verdict=verdict, deletion=Deletion(now, reason, is_gone=is_gone))
+        if is_gone:
+            verdict = Verdict.LOST if is_ended else Verdict.FAILED
+            return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, is_gone=True))
+        return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
 def _entry(machine: Machine) -> Mapping[str, Any]:
@@ -242,44 +268,6 @@ def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:
     """Return the names of the machines that were reported to HF as succeeded."""
     answers = (json.loads(answer.text) for id_, answer in answers_by_id.items() if not id_.startswith(RETURN_ID_PREFIX))
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
-
-
-def _open_slot(entry: Mapping[str, Any], slot_inputs: _SlotInputs) -> Slot:
-    """Return an open slot that is made from its machine's entry in an answer."""
-    name, now = entry["name"], slot_inputs.now
-    pool = slot_inputs.seen[name][0] if name in slot_inputs.seen else ""
-    observed = Observed(
-        is_accepted=True,
-        was_seen=True,
-        ip=entry["privateIpAddress"],
-        public_ip=entry["publicIpAddress"],
-        launched=entry["launchtime"],
-    )
-    return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
-
-
-def _set_verdict(
-    slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool, slot_inputs: _SlotInputs
-) -> Slot:
-    """Return the slot with its former verdict.
-
-    The verdict follows from the slot's entry in the answer, from HF's returns and from the existing machines.
-    """
-    is_gone, now = slot.name not in slot_inputs.seen, slot_inputs.now
-    if entry["result"] == "fail":
-        if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):
-            return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, is_gone))
-        deletion = Deletion(now, DeleteReason.FAILED, is_gone)
-        failure = parse_failure(entry["message"])
-        return slot._replace(submitted_at=None, verdict=Verdict.FAILED, failure=failure, deletion=deletion)
-    if is_returned:
-        verdict = Verdict.RETURNED if is_ended else Verdict.CANCELLED
-        reason = DeleteReason.RETURNED if is_ended else DeleteReason.CANCELLED
-        return slot._replace(verdict=verdict, deletion=Deletion(now, reason, is_gone=is_gone))
-    if is_gone:
-        verdict = Verdict.LOST if is_ended else Verdict.FAILED
-        return slot._replace(verdict=verdict, deletion=Deletion(now, DeleteReason.LOST, is_gone=True))
-    return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
 def _get_result(entry: Mapping[str, Any]) -> ReturnResult:
