@@ -9,13 +9,14 @@ import contextvars
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from provisioner.backends import Backend, Ended, Recording
 from provisioner.model import Action, Create, Delete, ErrorClass, Failure, Outcome, Transition, Verdict
+from provisioner.names import group_by
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +50,8 @@ class Results:
 
 def batches(creates: Sequence[Create], deletes: Sequence[Delete]) -> list[Batch]:
     """Group the actions of a plan by pool."""
-    by_pool = defaultdict[str, tuple[list[Delete], list[Create]]](lambda: ([], []))
-    for delete in deletes:
-        by_pool[delete.pool][0].append(delete)
-    for create in creates:
-        by_pool[create.pool][1].append(create)
-    return [Batch(pool, tuple(gone), tuple(made)) for pool, (gone, made) in by_pool.items()]
+    gone, made = group_by(attrgetter("pool"), deletes), group_by(attrgetter("pool"), creates)
+    return [Batch(pool, tuple(gone.get(pool, ())), tuple(made.get(pool, ()))) for pool in gone | made]
 
 
 def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, creates_first: bool = False) -> Results:
@@ -154,14 +151,10 @@ def record_ends(closes: Iterable[Transition], backends: Mapping[str, Backend]) -
 
     Places that cannot record Events are left out. Only operators read these records.
     """
-    ends = defaultdict[str, list[Ended]](list)
-    for close in closes:
-        if (end := _ended(close)) is not None:
-            ends[close.slot.pool].append(end)
-    for pool, pool_ends in ends.items():
-        backend = backends.get(pool)
-        if isinstance(backend, Recording):
-            backend.record_ends(pool_ends)
+    for pool, pool_closes in group_by(lambda close: close.slot.pool, closes).items():
+        backend, ends = backends.get(pool), [*filter(None, map(_ended, pool_closes))]
+        if ends and isinstance(backend, Recording):
+            backend.record_ends(ends)
 
 
 def _ended(close: Transition) -> Ended | None:

@@ -43,7 +43,8 @@ COUNTED_VERDICTS = frozenset({Verdict.FAILED, Verdict.WITHDRAWN})
 instead of writing each close."""
 
 Keyed = tuple[Hashable, Line]
-"""A line with its key. A line with the key of an earlier line counts as a repetition of that line."""
+"""A line with its key. A line with the key of an earlier line counts as a repetition of that line. A line with the key
+None is always written."""
 
 
 class History:
@@ -64,31 +65,31 @@ class History:
 
     def record(self, changes: Changes, *, ending: bool = False) -> None:
         """Write the changes of a cycle, if any. If the journal cannot be written, log the error and continue."""
-        wall, plan = changes.wall, changes.plan
-        plain: list[Line] = [_hold_line(*change) for change in changes.holds]
-        keyed: list[Keyed] = []
-        self._add_outcomes(changes, plain, keyed)
-        transitions = changes.transitions
-        for one in transitions:
-            if one.is_closed:
-                _add_close(one, plain, keyed)
-        if plan:
-            plain += map(_intent_line, plan.new_records)
-        if transitions:
-            plain += _slot_steps(transitions, keyed)
-        if plan:
-            keyed += self._deferral_lines(plan, wall)
-        for change in _merged(changes.windows):
-            keyed += self._window_lines(change)
-        if changes.paused is not None:
-            keyed += self._pause_lines(changes.paused)
-        for reported in changes.reported:
-            plain += _reported_lines(reported)
-        lines = [*plain, *self._repeats.filter_lines(keyed, wall)] if keyed else plain
+        wall, keyed = changes.wall, [*self._lines(changes)]
+        lines = [line for key, line in keyed if key is None]
+        lines += self._repeats.filter_lines([(key, line) for key, line in keyed if key is not None], wall)
         if ending or wall >= self._repeats.due_at:
             lines += self._repeats.get_due_counts(wall, ending=ending)
         if lines:
             self._write(lines, {"time": format_time(wall), "cycle": changes.number})
+
+    def _lines(self, changes: Changes) -> Iterator[Keyed]:
+        plan = changes.plan
+        for hold_change in changes.holds:
+            yield None, _hold_line(*hold_change)
+        yield from self._outcome_lines(changes)
+        yield from (_close_line(one) for one in changes.transitions if one.is_closed)
+        for record in plan.new_records if plan else ():
+            yield None, _intent_line(record)
+        yield from _slot_steps(changes.transitions)
+        if plan:
+            yield from self._deferral_lines(plan, changes.wall)
+        for change in _merged(changes.windows):
+            yield from self._window_lines(change)
+        if changes.paused is not None:
+            yield from self._pause_lines(changes.paused)
+        for reported in changes.reported:
+            yield from ((None, line) for line in _reported_lines(reported))
 
     def _write(self, lines: Sequence[Line], head: Line) -> None:
         try:
@@ -96,7 +97,7 @@ class History:
         except StateError as error:
             log.warning("Journal could not be written", extra={"error": str(error)})
 
-    def _add_outcomes(self, changes: Changes, plain: list[Line], keyed: list[Keyed]) -> None:
+    def _outcome_lines(self, changes: Changes) -> Iterator[Keyed]:
         if changes.results and self._deleted:
             old = changes.wall - COUNTED_SECONDS
             self._deleted = {name: at for name, at in self._deleted.items() if at > old}
@@ -104,10 +105,9 @@ class History:
             for outcome in done.outcomes:
                 line, action = _outcome_line(outcome), outcome.action
                 subject = action.reason if isinstance(action, Delete) else action.template
-                if outcome.failure is not None or (isinstance(action, Delete) and action.name in self._deleted):
-                    keyed.append(((line["event"], action.pool, subject, line["result"]), line))
-                else:
-                    plain.append(line)
+                is_again = isinstance(action, Delete) and action.name in self._deleted
+                is_counted = outcome.failure is not None or is_again
+                yield (line["event"], action.pool, subject, line["result"]) if is_counted else None, line
                 if isinstance(action, Delete) and outcome.failure is None:
                     self._deleted[action.name] = changes.wall
 
@@ -166,7 +166,7 @@ def _outcome_line(outcome: Outcome) -> Line:
     return line
 
 
-def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None:
+def _close_line(close: Transition) -> Keyed:
     slot = close.slot
     line: Line = {"event": "close", "machine": slot.name, "pool": slot.pool}
     line |= {"template": close.template, "verdict": slot.verdict}
@@ -174,10 +174,8 @@ def _add_close(close: Transition, plain: list[Line], keyed: list[Keyed]) -> None
         line["cause"] = slot.observed.cause
     if slot.failure is not None:
         line |= slot.failure.log_fields
-    if slot.verdict in COUNTED_VERDICTS:
-        keyed.append((("close", slot.pool, close.template, slot.verdict, line.get("error")), line))
-    else:
-        plain.append(line)
+    key = ("close", slot.pool, close.template, slot.verdict, line.get("error"))
+    return key if slot.verdict in COUNTED_VERDICTS else None, line
 
 
 def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
@@ -187,10 +185,10 @@ def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
     return line | {"account": record.rc_account} if record.rc_account else line
 
 
-def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterator[Line]:
+def _slot_steps(transitions: Iterable[Transition]) -> Iterator[Keyed]:
     """Yield lines for slots that were opened, machines that first run, and machines that are gone.
 
-    Add a line to ``keyed`` for each failure that keeps a machine from running.
+    Also yield a line for each failure that keeps a machine from running.
     """
     opened, running, gone = (defaultdict[tuple[str, str], list[str]](list) for _ in range(3))
     for one in transitions:
@@ -201,26 +199,25 @@ def _slot_steps(transitions: Iterable[Transition], keyed: list[Keyed]) -> Iterat
         if one.is_first_run:
             running[where].append(slot.name)
         if slot.failure is not None:
-            _add_failure(one, keyed)
+            yield from _failure_lines(one)
         if one.is_gone and slot.submitted_at is not None:
             gone[where].append(slot.name)
     for (id_, pool), names in opened.items():
-        yield {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
+        yield None, {"event": "opened", "request": id_, "pool": pool, "count": len(names)}
     for event, groups in (("running", running), ("gone", gone)):
         for (id_, pool), names in groups.items():
-            yield {"event": event, "request": id_, "pool": pool, "machines": names}
+            yield None, {"event": event, "request": id_, "pool": pool, "machines": names}
 
 
-def _add_failure(one: Transition, keyed: list[Keyed]) -> None:
-    """Add a line to ``keyed`` if a place reports why a machine does not run. Add no line if the failure of the slot had
-    the same error class before."""
+def _failure_lines(one: Transition) -> Iterator[Keyed]:
+    """Yield a line if a place reports why a machine does not run. Yield no line if the failure of the slot had the same
+    error class before."""
     slot = one.slot
     failure, before = slot.trouble, one.before.trouble if one.before else None
     waits = slot.ran_at is None and slot.verdict is Verdict.OPEN
     if waits and failure is not None and (before is None or before.error is not failure.error):
         line: Line = {"event": "troubled", "machine": slot.name, "pool": slot.pool, "template": one.template}
-        line |= failure.log_fields
-        keyed.append((("troubled", slot.pool, one.template, failure.error), line))
+        yield ("troubled", slot.pool, one.template, failure.error), line | failure.log_fields
 
 
 def _deferral_line(plan: Plan, id_: str, deferral: Deferral) -> Line:
