@@ -138,6 +138,12 @@ class Limits:
         where = self.pools.get(pool)
         return where.price_per_hour if where else None
 
+    def pools_after(self, template: str, pool: str) -> tuple[str, ...]:
+        """Return the pools of a template that follow ``pool`` in the template's order."""
+        own = self.templates.get(template)
+        pools = own.pools if own else ()
+        return pools[pools.index(pool) + 1 :] if pool in pools else ()
+
     def template_problem(self, template: str) -> str:
         """Return a text that says why no machine of a template can be made. The text also says what an operator has to
         do.

@@ -109,13 +109,15 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
     A machine moves at once if its place has no room for it. Any other machine moves ``spill_after_seconds`` after its
     create or its release from a queue. A machine in a queue moves after ``queue_spill_seconds``, if this is configured.
     """
-    if template.pools[-1] == slot.pool or count_free_numbers(draft.requests[slot.request]) < 2:
+    later = draft.limits.pools_after(template.id, slot.pool)
+    if not later or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
-    if lacks_room(slot, draft.snapshots):
-        return _next_pool(slot, template, capacity)
-    spill_at = get_spill_time(slot, draft.pool(slot.pool))
-    draft.wake_at(spill_at)
-    return _next_pool(slot, template, capacity) if draft.now >= spill_at else None
+    if not lacks_room(slot, draft.snapshots):
+        spill_at = get_spill_time(slot, draft.pool(slot.pool))
+        draft.wake_at(spill_at)
+        if draft.now < spill_at:
+            return None
+    return next((pool for pool in later if capacity.room(pool, template.id).machines > 0), None)
 
 
 def _withdraw(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capacity) -> None:
@@ -142,14 +144,6 @@ def _repeat(draft: Draft, record: RequestRecord, slot: Slot, capacity: Capacity)
 def _submit(draft: Draft, record: RequestRecord, slot: Slot, *, again: bool = False) -> None:
     draft.put_slots(record.id, slot._replace(submitted_at=draft.now))
     draft.creates.append(Create(slot.name, slot.pool, record.template, record.id, again))
-
-
-def _next_pool(slot: Slot, template: TemplateLimits, capacity: Capacity) -> str | None:
-    """Return the first pool after the slot's own pool that takes a machine now; None if no pool does."""
-    if slot.pool not in template.pools:
-        return None
-    later = template.pools[template.pools.index(slot.pool) + 1 :]
-    return next((pool for pool in later if capacity.room(pool, template.id).machines > 0), None)
 
 
 def _spread(

@@ -210,16 +210,15 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
-    pools: dict[str, str] = {}
     reported = (record.slots.values() for record in draft.records() if record.reported_at is not None)
     for slots in reported:
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
             if activity.listed_at.get(slot.name, LONG_AGO) <= recent:
                 since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
-                    unlisted[slot.name], pools[slot.name] = since, slot.pool
+                    unlisted[slot.name] = since
     if draft.limits.orphans.unlisted_after_seconds is not None and not draft.stopped_pools:
-        _delete_unlisted(draft, activity, unlisted, pools)
+        _delete_unlisted(draft, activity, unlisted)
     draft.hosts = replace(draft.hosts, unlisted=unlisted)
 
 
@@ -237,21 +236,19 @@ def _unlisted_since(slot: Slot, activity: HfActivity, noted: float | None) -> fl
     return since if activity.last_list_at - since >= LISTS_GATHER else None
 
 
-def _delete_unlisted(
-    draft: Draft, activity: HfActivity, unlisted: Mapping[str, float], pools: Mapping[str, str]
-) -> None:
+def _delete_unlisted(draft: Draft, activity: HfActivity, unlisted: Mapping[str, float]) -> None:
     """Close the slots of machines that HF's lists have not named for ``unlisted_after_seconds``. The brake and the cap
     per hour on deletes of orphans apply."""
     # A restart of the loop loses the lists, so an hour of new lists has to confirm that the names are missing.
     confirmed = activity.last_list_at - activity.since >= LISTS_GATHER
     limit = activity.last_list_at - (draft.limits.orphans.unlisted_after_seconds or 0.0)
-    due = [name for name, since in unlisted.items() if since <= limit and pools[name] in draft.snapshots]
+    slots = [slot for name, since in unlisted.items() if since <= limit and (slot := draft.find_slot(name))]
+    due = [slot for slot in slots if slot.pool in draft.snapshots]
     if not confirmed or not due:
         return
-    _check_number(draft, {name: pools[name] for name in due}, "are in no list of HostFactory")
-    for name in due:
-        slot = draft.find_slot(name)
-        if draft.brake is not None or slot is None or not _count_orphan_delete(draft):
+    _check_number(draft, {slot.name: slot.pool for slot in due}, "are in no list of HostFactory")
+    for slot in due:
+        if draft.brake is not None or not _count_orphan_delete(draft):
             return
         draft.close(slot, Verdict.LOST, reason=DeleteReason.ORPHANED, failure=UNLISTED)
 

@@ -125,14 +125,12 @@ def _add_usage(usage: Usage, added: Mapping[str, Mapping[Cell, int]]) -> Usage:
 
 def _keep_newest(usage: Usage, days: int) -> Usage:
     """Return the newest ``days`` days, and the sum of all older days by pool."""
-    old = sorted(usage.keys() - {EARLIER})[:-days]
-    if not old:
+    newest = {*sorted(usage.keys() - {EARLIER})[-days:]}
+    old = {day: cells for day, cells in usage.items() if day not in newest}
+    if not old.keys() - {EARLIER}:
         return usage
-    earlier = Counter(usage.get(EARLIER, {}))
-    for day in old:
-        for (_, pool, _), milliseconds in usage[day].items():
-            earlier["", pool, ""] += milliseconds
-    return {EARLIER: earlier, **{day: cells for day, cells in usage.items() if day not in (EARLIER, *old)}}
+    earlier = {("", pool, ""): milliseconds for pool, milliseconds in by_pool(old).items()}
+    return {EARLIER: earlier, **{day: cells for day, cells in usage.items() if day in newest}}
 
 
 def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:

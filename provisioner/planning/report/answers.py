@@ -85,7 +85,8 @@ def request_answer(record: RequestRecord) -> Answer:
     Failed machines that were replaced are left out.
     """
     slots = [record.slots[number] for number in sorted(record.slots)]
-    machines = [entry for slot in slots if (entry := _machine_entry(slot, record)) is not None]
+    states = ((slot, _machine_state(slot, record)) for slot in slots)
+    machines = [_entry(slot, *state, record.rc_account) for slot, state in states if state is not None]
     # While a cancel is announced the answer is not terminal, because HF has read no such answer and must poll again.
     status = RequestStatus.RUNNING if record.is_cancelling else record.ended or RequestStatus.RUNNING
     message = "cancelling: HostFactory has not polled for a long time." if record.is_cancelling else record.message
@@ -175,19 +176,16 @@ def _answer(id_: str, status: RequestStatus, message: str, machines: list[dict[s
     return Answer(json.dumps(entry, separators=(",", ":"), ensure_ascii=False), status is not RequestStatus.RUNNING)
 
 
-def _machine_entry(slot: Slot, record: RequestRecord) -> dict[str, Any] | None:
+def _machine_state(slot: Slot, record: RequestRecord) -> tuple[str, str, str] | None:
+    """Return result, status and message of a slot's machine; None if the answer does not list the machine."""
     if _is_cancelled(slot):
-        text = record.message or RETURNED_EARLY
-        return _entry(slot, "fail", "terminated", text, record.rc_account)
+        return "fail", "terminated", record.message or RETURNED_EARLY
     if is_reported_running(slot):
-        return _entry(slot, "succeed", "running", "", record.rc_account)
+        return "succeed", "running", ""
     if slot.verdict is Verdict.OPEN:
-        return _entry(
-            slot, "executing", "pending", _format_failure(slot.trouble) or format_wait(slot), record.rc_account
-        )
+        return "executing", "pending", _format_failure(slot.trouble) or format_wait(slot)
     if slot.verdict is Verdict.FAILED and slot.submitted_at is None:
-        text = _format_failure(slot.failure) or "The machine failed."
-        return _entry(slot, "fail", "terminated", text, record.rc_account)
+        return "fail", "terminated", _format_failure(slot.failure) or "The machine failed."
     return None
 
 

@@ -139,7 +139,7 @@ def _find_next_pool(
         return {}
     lacks: dict[str, PendingReason] = {}
     facts: dict[str, Any] = {}
-    for name in _pools_after(draft, template, pool):
+    for name in draft.limits.pools_after(template, pool):
         room = capacity.room(name, template)
         if room.machines or room.is_waited_for:
             facts = {"spills_to": name, "spills_at": spills_at}
@@ -152,13 +152,6 @@ def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict
     """Return, by pool, those caps of the given pools that are used up."""
     caps = {pool: capacity.cap(pool, template) for pool in pools}
     return {pool: cap.size for pool, cap in caps.items() if cap is not None and cap.left <= 0}
-
-
-def _pools_after(draft: Draft, template: str, pool: str) -> tuple[str, ...]:
-    """Return the pools of a template that follow ``pool`` in the template's order."""
-    known = draft.limits.templates.get(template)
-    pools = known.pools if known else ()
-    return pools[pools.index(pool) + 1 :] if pool in pools else ()
 
 
 # --- machines without a slot ------------------------------------------------------------------------------------------
@@ -207,7 +200,7 @@ def _behind_window(
     """
     window = draft.window(pool, template)
     facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
-    if elsewhere.keys() >= {*_pools_after(draft, template, pool)}:
+    if elsewhere.keys() >= {*draft.limits.pools_after(template, pool)}:
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since
     return facts | _find_next_pool(draft, capacity, template, pool, closed + draft.pool(pool).spill_after_seconds)
