@@ -59,14 +59,15 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     seen = find_snapshots(world.observations)
     snapshots = {name: snapshot for name, snapshot in seen.items() if is_fresh(snapshot, limits, now)}
     draft = Draft(memory, snapshots, limits, now, world.wall, world.holds)
+    draft.busy |= world.busy
     ingest_requests(draft, world.intent)
     judge_snapshots(draft)
-    delete_doubles(draft, world.busy | draft.stopped_pools)
+    delete_doubles(draft)
     reconcile(draft)
     open_unrecorded_slots(draft)
     # Note read answers before settling returns. Otherwise a returned machine would count as returned too early.
     note_reported(draft, world.activity)
-    settle_returns(draft, world.busy | draft.stopped_pools)
+    settle_returns(draft)
     cancel_unpolled(draft, world.activity)
     cancel_asked(draft)
     return draft
@@ -78,8 +79,7 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
     This step requests machines, enforces deadlines, and retires machines. It deletes orphans and leftovers, counts
     usage, and chooses the records to remove.
     """
-    busy = world.busy | draft.stopped_pools
-    capacity = Capacity(draft, busy)
+    capacity = Capacity(draft)
     order = order_requests(draft.records())
     for id_ in order:
         over_message = format_time_over(draft, draft.requests[id_])
@@ -91,9 +91,9 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
     retire_machines(draft)
     if draft.deferrals and draft.closes:  # an earlier request may use the room that a later request released
         draft.wake_at(draft.now + SOON)
-    find_orphans(draft, world.activity, busy)
+    find_orphans(draft, world.activity)
     find_unlisted(draft, world.activity)
-    delete_closed(draft, busy)
+    delete_closed(draft)
     count_usage(draft)
     trim_records(draft, world.intent, world.activity)
     return Plan(

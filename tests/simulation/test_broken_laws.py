@@ -145,8 +145,8 @@ def an_old_observation_is_as_good_as_a_new_one() -> Break:
 def any_machine_of_the_pool_is_deleted() -> Break:
     delete_closed = plan.delete_closed
 
-    def by_count(draft: Draft, busy: Collection[str]) -> None:
-        delete_closed(draft, busy)
+    def by_count(draft: Draft) -> None:
+        delete_closed(draft)
         for number, delete in enumerate(draft.deletes):
             if delete.reason is not DeleteReason.ORPHANED:
                 name, machine = min(draft.snapshots[delete.pool].machines.items())
@@ -208,8 +208,8 @@ def time_is_the_wall_clock() -> Break:
 def only_wanted_machines_count_against_a_cap() -> Break:
     begin = capacity.Capacity.__init__
 
-    def blind(self: capacity.Capacity, draft: Draft, busy: Collection[str]) -> None:
-        begin(self, draft, frozenset(busy))
+    def blind(self: capacity.Capacity, draft: Draft) -> None:
+        begin(self, draft)
         wanted = [
             (slot, (slot.pool, record.template))
             for record in draft.records()
@@ -276,8 +276,8 @@ def a_memory_made_again_counts_slots_from_the_beginning() -> Break:
 def what_hf_lists_may_be_an_orphan() -> Break:
     find_orphans = orphans.find_orphans
 
-    def deaf(draft: Draft, activity: HfActivity, busy: Collection[str]) -> None:
-        find_orphans(draft, replace(activity, listed_at={}), frozenset(busy))
+    def deaf(draft: Draft, activity: HfActivity) -> None:
+        find_orphans(draft, replace(activity, listed_at={}))
 
     return patch.object(plan, "find_orphans", deaf)
 

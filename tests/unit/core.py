@@ -209,7 +209,8 @@ def draft_of(
 
 
 def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
-    return Capacity(draft, frozenset(busy))
+    draft.busy |= frozenset(busy)
+    return Capacity(draft)
 
 
 def unmet_of(

@@ -42,9 +42,8 @@ class Capacity:
     The plan updates the numbers when it opens or closes slots.
     """
 
-    def __init__(self, draft: Draft, busy: Set[str]) -> None:
+    def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self.busy = busy
         self._held_back: set[tuple[str, str]] = set()
         """Pools and templates whose window held a machine back in this plan."""
         self.occupied: Counter[tuple[str, str]] = Counter()
@@ -129,7 +128,7 @@ class Capacity:
         return (
             not limits.is_paused
             and pool in self._draft.snapshots
-            and pool not in self.busy
+            and pool not in self._draft.busy
             and not window_and_backoff.is_blocked(current, self._draft.now)
         )
 
@@ -163,7 +162,7 @@ class Capacity:
             self._draft.wake_at(current.retry_at)
             self._draft.wake_at(spill_at)
             return True
-        return slot.pool in self.busy
+        return slot.pool in self._draft.busy
 
     def room(self, pool: str, template: str) -> Room:
         """Return how many further machines of the template the pool takes now. Also return the reason for this
@@ -179,7 +178,7 @@ class Capacity:
             return Room(0, PendingReason.BACKOFF)
         if key in self._full:
             return Room(0, PendingReason.BACKOFF)
-        if pool in self.busy:
+        if pool in self._draft.busy:
             return Room(0, PendingReason.WINDOW, is_waited_for=True)
         cap = self.cap(pool, template)
         left = MAX_NUMBER if cap is None else cap.left

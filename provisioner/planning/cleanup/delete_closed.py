@@ -3,8 +3,6 @@ only if ``force_after_seconds`` is configured."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from provisioner.model import DESIRED, LONG_AGO, NEVER, Delete, DeleteReason, Machine, Phase, RequestRecord, Slot
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.core.slots import find_machine
@@ -16,11 +14,8 @@ UNKNOWN_GRACE = 120.0
 """Seconds after the first delete within which a machine has to be gone if its place reports no grace period."""
 
 
-def delete_closed(draft: Draft, busy: Set[str]) -> None:
-    """Delete the machines of closed slots if they still exist. Mark the slots whose machines are stuck.
-
-    ``busy``: pools that get no deletes now.
-    """
+def delete_closed(draft: Draft) -> None:
+    """Delete the machines of closed slots if they still exist. Mark the slots whose machines are stuck."""
     for record in draft.records():
         for slot in record.slots.values():
             if slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside:
@@ -28,7 +23,7 @@ def delete_closed(draft: Draft, busy: Set[str]) -> None:
             if (machine := find_machine(slot, draft.snapshots)) is None:
                 continue
             slot = _mark_stuck(draft, record, slot, machine)
-            if slot.deletion.reason is not None and slot.pool not in busy:
+            if slot.deletion.reason is not None and slot.pool not in draft.busy:
                 _delete(draft, record, slot, slot.deletion.reason, machine)
 
 

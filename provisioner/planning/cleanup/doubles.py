@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 
 from provisioner.model import Delete, DeleteReason, Machine, Slot
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 
 
-def delete_doubles(draft: Draft, busy: Set[str]) -> None:
+def delete_doubles(draft: Draft) -> None:
     """Choose one object for each name that several objects have. This object stays as the machine.
 
     Delete the other objects at once. If a name has no slot, its objects are orphans and are deleted slowly.
@@ -24,7 +23,7 @@ def delete_doubles(draft: Draft, busy: Set[str]) -> None:
             objects = (snapshot.machines[name], *others)
             chosen[name] = _choose(slot, objects)
             for uid in {one.fingerprint.uid for one in objects} - {chosen[name].fingerprint.uid}:
-                _delete(draft, slot, uid, busy)
+                _delete(draft, slot, uid)
         if chosen:
             draft.snapshots[pool] = replace(snapshot, machines={**snapshot.machines, **chosen})
 
@@ -35,8 +34,8 @@ def _choose(slot: Slot, objects: tuple[Machine, ...]) -> Machine:
     return next((one for one in objects if slot.is_with_hf and one.fingerprint.uid == known), objects[0])
 
 
-def _delete(draft: Draft, slot: Slot, uid: str, busy: Set[str]) -> None:
-    if uid not in draft.doubles and slot.pool not in busy:
+def _delete(draft: Draft, slot: Slot, uid: str) -> None:
+    if uid not in draft.doubles and slot.pool not in draft.busy:
         draft.doubles[uid] = draft.now
         draft.deletes.append(Delete(slot.name, slot.pool, DeleteReason.DOUBLED, uid))
     draft.wake_at(draft.doubles.get(uid, draft.now) + DELETE_AGAIN)

@@ -77,7 +77,7 @@ def open_unrecorded_slots(draft: Draft) -> None:
             names.remove(name)
 
 
-def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
+def find_orphans(draft: Draft, activity: HfActivity) -> None:
     """Note the machines with our identity that no request explains. Delete them slowly unless the brake is latched
     (law: orphans go slowly)."""
     returned = {name for record in draft.returns.values() for name in record.names}
@@ -91,7 +91,7 @@ def find_orphans(draft: Draft, activity: HfActivity, busy: Set[str]) -> None:
     draft.orphans = replace(draft.orphans, since=since)
     # telemetry/brake_release_forecast.py shows the orphans in the same order.
     for name in sorted(orphan_pools, key=lambda name: (since[name], name)):
-        _delete_orphan(draft, name, orphan_pools[name], busy)
+        _delete_orphan(draft, name, orphan_pools[name])
     _note_lost_unknown_machines(draft, activity, returned)
 
 
@@ -135,10 +135,10 @@ def _check_number(
             draft.latch(reason, f"{count} of {machines} machines {description}.", pool)
 
 
-def _delete_orphan(draft: Draft, name: str, pool: str, busy: Set[str]) -> None:
+def _delete_orphan(draft: Draft, name: str, pool: str) -> None:
     limits, now, since = draft.limits, draft.now, draft.orphans.since[name]
     due = since + limits.orphans.grace_seconds
-    if draft.brake is not None or pool in busy:
+    if draft.brake is not None or pool in draft.busy:
         return
     if now < due or draft.snapshots[pool].began_at <= since:
         draft.wake_at(due)
@@ -217,7 +217,7 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
                 since = _unlisted_since(slot, activity, before.get(slot.name))
                 if since is not None:
                     unlisted[slot.name] = since
-    if draft.limits.orphans.unlisted_after_seconds is not None and not draft.stopped_pools:
+    if draft.limits.orphans.unlisted_after_seconds is not None and not draft.holds.stop:
         _delete_unlisted(draft, activity, unlisted)
     draft.hosts = replace(draft.hosts, unlisted=unlisted)
 

@@ -6,7 +6,7 @@ Only this module changes verdicts. ``TRANSITIONS`` lists the allowed changes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +88,9 @@ class Draft:
         self.limits = limits_under_holds(limits, holds) if holds.current else limits
         self.holds = holds
         """Holds in effect. In ``self.limits``, the pools to which they apply are paused."""
+        self.busy = frozenset(limits.pools if holds.stop else ())
+        """Pools that get no creates and deletes now: all pools if an operator has stopped all, and the pools whose last
+        actions are still under way. The caller adds the latter pools."""
         self.now = now
         self.ahead = memory.written.ahead if wall is None else wall - now
         """Seconds by which the wall clock is ahead of loop time; used only to find the date."""
@@ -191,11 +194,6 @@ class Draft:
         if expires is None or snapshot is None or snapshot.wall is None:
             return None
         return snapshot.began_at + expires - snapshot.wall
-
-    @property
-    def stopped_pools(self) -> Set[str]:
-        """Return the pools in which no machine may be created or deleted."""
-        return self.limits.pools.keys() if self.holds.stop else frozenset()
 
     def pool(self, name: str) -> PoolLimits:
         """Return the limits of a pool. If the configuration has no such pool, the limits allow no new machine."""

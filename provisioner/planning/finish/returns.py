@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 
 from provisioner.model import (
@@ -40,14 +39,14 @@ def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, s
     return names
 
 
-def settle_returns(draft: Draft, busy: Set[str]) -> None:
+def settle_returns(draft: Draft) -> None:
     """Advance each open return request. A return request ends when every name in it has a result. ``busy``: pools that
     get no deletes now."""
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
         draft.wake_at(record.deadline_at)
-        settled = _settle(draft, record, busy)
+        settled = _settle(draft, record)
         if len(settled.results) == len(set(settled.names)):
             clean = all(result is ReturnResult.GONE for result in settled.results.values())
             status = RequestStatus.COMPLETE if clean else RequestStatus.COMPLETE_WITH_ERROR
@@ -59,14 +58,14 @@ def settle_returns(draft: Draft, busy: Set[str]) -> None:
             draft.returns[settled.id] = settled
 
 
-def _settle(draft: Draft, record: ReturnRecord, busy: Set[str]) -> ReturnRecord:
+def _settle(draft: Draft, record: ReturnRecord) -> ReturnRecord:
     results, absent, sent = dict(record.results), dict(record.absent), dict(record.sent)
     hindered = dict(record.hindered)
     for name in record.names:
         if name in results:
             continue
         slot = draft.find_slot(name)
-        result = _slot_result(draft, slot) if slot else _unknown_machine_result(draft, name, absent, sent, busy)
+        result = _slot_result(draft, slot) if slot else _unknown_machine_result(draft, name, absent, sent)
         if result is None and draft.now >= record.deadline_at:
             result = ReturnResult.STUCK
             if slot is not None and slot.deletion.hindrance is not None:
@@ -108,7 +107,7 @@ def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
 
 
 def _unknown_machine_result(
-    draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float], busy: Set[str]
+    draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float]
 ) -> ReturnResult | None:
     """Return the result for a returned name without a slot; None while the result is unknown. Delete the machine if it
     has our identity or if the configuration adopts its name."""
@@ -119,7 +118,7 @@ def _unknown_machine_result(
         if machine is None and not name.startswith(draft.limits.adopt_prefixes):
             return ReturnResult.NOT_OURS
         absent.pop(name, None)
-        if pool in busy:
+        if pool in draft.busy:
             return None
         if draft.now >= sent.get(name, LONG_AGO) + DELETE_AGAIN:
             sent[name] = draft.now

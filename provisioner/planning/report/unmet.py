@@ -199,7 +199,7 @@ def _behind_window(
     While calls to the pool are under way, the size is left out.
     """
     window = draft.window(pool, template)
-    facts: dict[str, Any] = {} if pool in capacity.busy else {"bound": get_pending_limit(window)}
+    facts: dict[str, Any] = {} if pool in draft.busy else {"bound": get_pending_limit(window)}
     if elsewhere.keys() >= {*draft.limits.pools_after(template, pool)}:
         return facts
     closed = draft.now if window.closed_since is None else window.closed_since

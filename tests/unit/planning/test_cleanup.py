@@ -57,7 +57,8 @@ def closed(sent: float | None = NOW - 1, **changes: object) -> Slot:
 def judged(one: Slot, seen: Machine, *, busy: Iterable[str] = (), limits: Limits = PODS, now: float = NOW) -> Draft:
     recorded = memory(record(one, ended=RequestStatus.COMPLETE, reported_at=BEFORE))
     draft = draft_of(recorded, snapshot(seen, began=now - 1), limits=limits, now=now)
-    delete_closed(draft, frozenset(busy))
+    draft.busy |= frozenset(busy)
+    delete_closed(draft)
     return draft
 
 

@@ -74,7 +74,8 @@ def kept(
     """Return the draft after slots were reconciled with the observations and orphans were searched."""
     draft = draft_of(remembered, *observations, limits=LIMITS)
     reconcile(draft)
-    find_orphans(draft, activity or HfActivity(), frozenset(busy))
+    draft.busy |= frozenset(busy)
+    find_orphans(draft, activity or HfActivity())
     return draft
 
 

@@ -60,7 +60,8 @@ def settled(
     ended = RequestStatus.COMPLETE
     recorded = record(*slots, ended=ended, reported_at=BEFORE if reported else None)
     draft = draft_of(memory(recorded, return_record), *observations, limits=limits, now=now)
-    settle_returns(draft, frozenset(busy))
+    draft.busy |= frozenset(busy)
+    settle_returns(draft)
     return draft
 
 
@@ -126,7 +127,7 @@ def test_a_return_before_the_terminal_answer_was_read_is_written_once() -> None:
     before = settled(giving_back(name(0)), slots=[running(0, Verdict.LOST, delete=DeleteReason.LOST)], reported=False)
     remembered = before.memory()
     again = draft_of(remembered, limits=LIMITS)
-    settle_returns(again, frozenset())
+    settle_returns(again)
     assert remembered.requests[REQUEST].ended is RequestStatus.COMPLETE_WITH_ERROR
     assert again.memory() is remembered
 
