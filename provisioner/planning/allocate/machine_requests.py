@@ -112,11 +112,8 @@ def _spill_to(draft: Draft, slot: Slot, template: TemplateLimits, capacity: Capa
     later = draft.limits.pools_after(template.id, slot.pool)
     if not later or count_free_numbers(draft.requests[slot.request]) < 2:
         return None
-    if not lacks_room(slot, draft.snapshots):
-        spill_at = get_spill_time(slot, draft.pool(slot.pool))
-        draft.wake_at(spill_at)
-        if draft.now < spill_at:
-            return None
+    if not (lacks_room(slot, draft.snapshots) or draft.is_due(get_spill_time(slot, draft.pool(slot.pool)))):
+        return None
     return next((pool for pool in later if capacity.room(pool, template.id).machines > 0), None)
 
 

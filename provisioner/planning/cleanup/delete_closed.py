@@ -34,9 +34,7 @@ def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machin
     """
     stuck = slot.deletion.is_stuck and machine.phase is Phase.STOPPING
     if not stuck:
-        due = _gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds
-        draft.wake_at(due)
-        stuck = draft.now >= due
+        stuck = draft.is_due(_gone_by_at(slot, machine) + draft.pool(slot.pool).stuck_after_seconds)
     if stuck is not slot.deletion.is_stuck:
         slot = slot.with_deletion(is_stuck=stuck)
         draft.put_slots(record.id, slot)
@@ -45,7 +43,7 @@ def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machin
 
 def _delete(draft: Draft, record: RequestRecord, slot: Slot, reason: DeleteReason, machine: Machine) -> None:
     """Send the delete that is due, if any: the first delete, a repeated delete, or a forced delete."""
-    force = draft.now >= _forced_at(draft, slot, machine)
+    force = _is_forced_now(draft, slot, machine)
     sent = slot.deletion.sent_at
     again = LONG_AGO if sent is None else sent + _repeat_seconds(slot, sent)
     if draft.now < again and (slot.deletion.is_forced or not force):
@@ -73,18 +71,15 @@ def _repeat_seconds(slot: Slot, sent: float) -> float:
     return min(DELETE_LATEST, max(DELETE_AGAIN, tried / 2))
 
 
-def _forced_at(draft: Draft, slot: Slot, machine: Machine) -> float:
-    """Return the moment from which a machine is deleted by force. Return ``NEVER`` if forced deletes are not
-    configured.
+def _is_forced_now(draft: Draft, slot: Slot, machine: Machine) -> bool:
+    """Return whether a delete of the machine is forced now. Return False if forced deletes are not configured.
 
-    A delete with a grace period always comes first. Before this delete, also return ``NEVER``.
+    A delete with a grace period always comes first. Before this delete, also return False.
     """
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):
-        return NEVER
-    due = _grace_ends_at(machine) + after
-    draft.wake_at(due)
-    return due
+        return False
+    return draft.is_due(_grace_ends_at(machine) + after)
 
 
 def _grace_ends_at(machine: Machine) -> float:

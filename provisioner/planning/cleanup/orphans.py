@@ -140,10 +140,7 @@ def _delete_orphan(draft: Draft, name: str, pool: str) -> None:
     due = since + limits.orphans.grace_seconds
     if draft.brake is not None or pool in draft.busy:
         return
-    if now < due or draft.snapshots[pool].began_at <= since:
-        draft.wake_at(due)
-        return
-    if not _count_orphan_delete(draft):
+    if not draft.is_due(due) or draft.snapshots[pool].began_at <= since or not _count_orphan_delete(draft):
         return
     # A machine that still exists after a while is deleted again; the second delete counts against the cap too.
     again = now - limits.orphans.grace_seconds + DELETE_AGAIN
@@ -155,9 +152,7 @@ def _delete_orphan(draft: Draft, name: str, pool: str) -> None:
 def _count_orphan_delete(draft: Draft) -> bool:
     """Count one more delete against the cap per hour; return False if the cap is reached."""
     now, deletes = draft.now, draft.orphans.deletes
-    allowed_at = delete_allowed_at(deletes, draft.limits.orphans, now)
-    if allowed_at > now:
-        draft.wake_at(allowed_at)
+    if not draft.is_due(delete_allowed_at(deletes, draft.limits.orphans, now)):
         return False
     draft.orphans = replace(draft.orphans, deletes=(*(at for at in deletes if at > now - HOUR), now))
     return True

@@ -128,6 +128,11 @@ class Draft:
         if self.now < when < self.due_at:
             self.due_at = when
 
+    def is_due(self, when: float) -> bool:
+        """Return whether the moment ``when`` has come. If it has not, ask for a plan at this moment."""
+        self.wake_at(when)
+        return self.now >= when
+
     def records(self) -> Iterator[RequestRecord]:
         """Yield every request, with the changes so far. The caller may change requests while it iterates."""
         for id_ in list(self.requests):

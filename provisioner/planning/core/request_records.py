@@ -83,10 +83,7 @@ def _is_expired(draft: Draft, record: RequestRecord | ReturnRecord) -> bool:
     """
     cancelled = isinstance(record, RequestRecord) and record.message == CANCELLED_MESSAGE
     since = record.ended_at if cancelled else record.reported_at
-    if since is None:
-        return False
-    draft.wake_at(since + draft.limits.retention_seconds)
-    return draft.now >= since + draft.limits.retention_seconds
+    return since is not None and draft.is_due(since + draft.limits.retention_seconds)
 
 
 def _may_leave(draft: Draft, record: RequestRecord, needed: Sequence[Set[str]]) -> bool:

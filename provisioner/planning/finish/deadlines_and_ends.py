@@ -29,8 +29,7 @@ this time."""
 
 def format_time_over(draft: Draft, record: RequestRecord) -> str:
     """Return the end of a sentence that names the time limit that has passed; empty while the request has time."""
-    draft.wake_at(record.deadline_at)
-    if draft.now >= record.deadline_at:
+    if draft.is_due(record.deadline_at):
         return "before the request's deadline"
     template = draft.limits.templates.get(record.template)
     if template is None or not template.straggler_after_seconds:
@@ -40,9 +39,7 @@ def format_time_over(draft: Draft, record: RequestRecord) -> str:
         return ""
     if any(slot.pool not in draft.snapshots for slot in (*pending_slots(record), *down_slots(record))):
         return ""  # a machine may run unseen in a pool that is not observed
-    ends = _last_change_at(record) + template.straggler_after_seconds
-    draft.wake_at(ends)
-    if draft.now < ends:
+    if not draft.is_due(_last_change_at(record) + template.straggler_after_seconds):
         return ""
     return f"within straggler_seconds ({template.straggler_after_seconds:g}) of the last change of its request"
 
@@ -71,26 +68,19 @@ def close_overdue(draft: Draft, record: RequestRecord, capacity: Capacity, over_
     when the request's time is over (``over_message`` is not empty). A machine that ran and is down fails at the
     request's deadline. But the machine gets at least ``SHORT_OUTAGE`` seconds to recover.
     """
-    now = draft.now
     for slot in down_slots(record):
-        ends = max(record.deadline_at, (slot.life.down_since or 0.0) + SHORT_OUTAGE)
-        if now >= ends:
+        if draft.is_due(max(record.deadline_at, (slot.life.down_since or 0.0) + SHORT_OUTAGE)):
             why = slot.failure or Failure(ErrorClass.OTHER, "The machine is not ready.")
             _time_out(draft, record, slot, why, capacity)
-        else:
-            draft.wake_at(ends)
     for slot in pending_slots(record):
         if over_message:
             _time_out(draft, record, slot, _late_failure(draft, record, slot, over_message), capacity)
         elif slot.submitted_at is not None and slot.pool in draft.snapshots:
             denied = slot.failure is not None and slot.failure.error is ErrorClass.DENIED  # waiting would not help
-            due = now if denied else get_boot_deadline(slot, draft.pool(slot.pool))
-            if now >= due:
+            if denied or draft.is_due(get_boot_deadline(slot, draft.pool(slot.pool))):
                 failure = slot.failure or _boot_failure(draft, slot)
                 _time_out(draft, record, slot, failure, capacity)
                 draft.count_failed_boot(slot, failure)
-            else:
-                draft.wake_at(due)
 
 
 def _late_failure(draft: Draft, record: RequestRecord, slot: Slot, over_message: str) -> Failure:

@@ -54,9 +54,7 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
     succeeded = [slot for record in reported for slot in record.slots.values() if slot.verdict is Verdict.SUCCEEDED]
     more = most - sum(slot.life.retiring_at is not None for slot in succeeded)
     for due_at, latest_at, slot, ends_at in sorted(_find_retirements(draft, succeeded, lifetime)):
-        due = due_at if more > 0 else latest_at
-        if draft.now < due:
-            draft.wake_at(due)
+        if not draft.is_due(due_at if more > 0 else latest_at):
             continue
         near = draft.now >= ends_at - draft.pool(slot.pool).announce_seconds
         notice = Notice(LossCause.EXPIRES, ends_at) if near else None

@@ -93,10 +93,7 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
     many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in slots:
         limit, since = draft.pool(slot.pool).down_seconds, slot.life.down_since or 0.0
-        if not limit or slot.pool in many:
-            continue
-        if draft.now < since + limit:
-            draft.wake_at(since + limit)
+        if not limit or slot.pool in many or not draft.is_due(since + limit):
             continue
         reason = slot.failure.text if slot.failure else "The machine is not ready."
         failure = Failure(ErrorClass.OTHER, f"The machine has not run for {limit:g} s: {reason}")

@@ -47,18 +47,16 @@ class EarlyLosses:
         self._news: dict[Key, list[tuple[float, Failure]]] = {}
         """By pool and template: the moment of the create, and the failure, of each machine that was newly lost."""
 
-    def mark(
-        self, record: RequestRecord, slot: Slot, failure: Failure, cause: LossCause, ended: float
-    ) -> tuple[Slot, Failure]:
+    def mark(self, record: RequestRecord, slot: Slot, end: End) -> tuple[Slot, Failure]:
         """Return the slot and the failure of a machine that ended.
 
         If the machine was lost early, the returned slot is marked as an early loss. The failure's text then begins with
-        this fact. ``ended``: start time of the observation that shows the end.
+        this fact.
         """
         limit = self._draft.pool(slot.pool).early_loss_seconds
-        if not (slot.life.is_early_loss or _is_early(slot, cause, ended, limit)):
-            return slot, failure
-        failure = Failure(failure.error, f"Lost in its first {limit:g} s: {failure.text}")
+        if not (slot.life.is_early_loss or _is_early(slot, end, limit)):
+            return slot, end.failure
+        failure = Failure(end.failure.error, f"Lost in its first {limit:g} s: {end.failure.text}")
         if not slot.life.is_early_loss:
             self._news.setdefault((slot.pool, record.template), []).append((slot.asked_at, failure))
         return slot.with_life(is_early_loss=True), failure
@@ -80,10 +78,10 @@ class EarlyLosses:
             _judge_probes(draft, closed)
 
 
-def _is_early(slot: Slot, cause: LossCause, ended: float, limit: float) -> bool:
+def _is_early(slot: Slot, end: End, limit: float) -> bool:
     announced = slot.observed.notice.cause if slot.observed.notice else None
-    is_external = not EXTERNAL_CAUSES.isdisjoint((cause, slot.observed.cause, announced))
-    return slot.ran_at is not None and ended - slot.ran_at < limit and not is_external
+    is_external = not EXTERNAL_CAUSES.isdisjoint((end.cause, slot.observed.cause, announced))
+    return slot.ran_at is not None and end.seen - slot.ran_at < limit and not is_external
 
 
 def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
@@ -137,7 +135,7 @@ def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
 def end_slot(draft: Draft, record: RequestRecord, slot: Slot, end: End, early: EarlyLosses) -> None:
     """Close the slot of a machine that the loop did not delete. If HF has the terminal answer, the machine is lost. If
     not, the machine has failed and is replaced."""
-    slot, failure = early.mark(record, slot, end.failure, end.cause, end.seen)
+    slot, failure = early.mark(record, slot, end)
     lost = slot.verdict is Verdict.SUCCEEDED
     verdict, reason = (Verdict.LOST, DeleteReason.LOST) if lost else (Verdict.FAILED, DeleteReason.FAILED)
     draft.close(slot, verdict, reason=reason, failure=failure, cause=end.cause, gone=end.gone)

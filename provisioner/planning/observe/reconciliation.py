@@ -147,8 +147,7 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
     elif machine.phase is GONE or (machine.phase is STOPPING and slot.verdict is Verdict.OPEN):
         end_slot(draft, record, _mark_applied(slot), _get_end(machine, seen), news.early)
     elif machine.phase is STOPPING:  # HF reads of this end now, and may return the machine before it is gone
-        end = _get_end(machine, seen)
-        marked, _ = news.early.mark(record, slot, end.failure, end.cause, seen)
+        marked, _ = news.early.mark(record, slot, _get_end(machine, seen))
         if marked != slot:
             draft.put_slots(record.id, marked)
         _follow(draft, record, marked, machine, news)
