@@ -90,8 +90,8 @@ class BudgetLeft:
 
         ``occupied`` contains such a slot until its machine is proven gone. But the slot costs nothing.
         """
-        slots = ((record.template, slot) for record in self._draft.records() for slot in record.slots.values())
-        return Counter([(one.pool, id_) for id_, one in slots if one.may_exist and not one.may_cost])
+        slots = self._draft.slots()
+        return Counter([(one.pool, record.template) for record, one in slots if one.may_exist and not one.may_cost])
 
     @cached_property
     def _month_is_spent(self) -> bool:

@@ -16,15 +16,14 @@ UNKNOWN_GRACE = 120.0
 
 def delete_closed(draft: Draft) -> None:
     """Delete the machines of closed slots if they still exist. Mark the slots whose machines are stuck."""
-    for record in draft.records():
-        for slot in record.slots.values():
-            if slot.deletion.is_gone or slot.verdict in DESIRED or slot.is_set_aside:
-                continue
-            if (machine := find_machine(slot, draft.snapshots)) is None:
-                continue
-            slot = _mark_stuck(draft, record, slot, machine)
-            if slot.deletion.reason is not None and slot.pool not in draft.busy:
-                _delete(draft, record, slot, slot.deletion.reason, machine)
+    for record, closed in draft.slots():
+        if closed.deletion.is_gone or closed.verdict in DESIRED or closed.is_set_aside:
+            continue
+        if (machine := find_machine(closed, draft.snapshots)) is None:
+            continue
+        slot = _mark_stuck(draft, record, closed, machine)
+        if slot.deletion.reason is not None and slot.pool not in draft.busy:
+            _delete(draft, record, slot, slot.deletion.reason, machine)
 
 
 def _mark_stuck(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> Slot:

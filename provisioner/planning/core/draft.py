@@ -138,6 +138,10 @@ class Draft:
         for id_ in list(self.requests):
             yield self.requests[id_]
 
+    def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:
+        """Yield every slot with its request, like ``records``."""
+        return ((record, slot) for record in self.records() for slot in record.slots.values())
+
     def find_slot(self, name: str) -> Slot | None:
         """Return the slot with this name, with the changes so far; None if it is unknown."""
         return find_slot(self.requests, self.limits.prefix, name)

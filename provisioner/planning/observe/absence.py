@@ -89,7 +89,7 @@ def end_down(draft: Draft, slots: Sequence[tuple[RequestRecord, Slot]], early: E
     if not slots:
         return
     down = Counter(slot.pool for _, slot in slots)
-    running = Counter(slot.pool for other in draft.records() for slot in other.slots.values() if slot.is_with_hf)
+    running = Counter(slot.pool for _, slot in draft.slots() if slot.is_with_hf)
     many = {pool for pool in down if down[pool] > max(1.0, SHARE * running[pool])}
     for record, slot in slots:
         limit, since = draft.pool(slot.pool).down_seconds, slot.life.down_since or 0.0

@@ -91,10 +91,8 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
     """
     ran = [
         (-slot.ran_at, slot.life.is_early_loss)
-        for record in draft.records()
-        if record.template == template
-        for slot in record.slots.values()
-        if slot.pool == pool and slot.ran_at is not None
+        for record, slot in draft.slots()
+        if (slot.pool, record.template) == (pool, template) and slot.ran_at is not None
     ]
     return [early for _, early in sorted(ran)]
 
@@ -104,20 +102,19 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 
     This machine must have been requested after the close.
     """
-    for record in draft.records():
-        for slot in record.slots.values():
-            former = closed.get((slot.pool, record.template))
-            if former is None or slot.ran_at is None or slot.asked_at < former.blocked_at:
-                continue
-            machine = find_machine(slot, draft.snapshots) if slot.verdict in DESIRED else None
-            if machine is None or machine.phase is not Phase.RUNNING:
-                continue
-            proven_at = slot.ran_at + draft.pool(slot.pool).early_loss_seconds
-            if draft.snapshots[slot.pool].began_at >= proven_at:
-                key = slot.pool, record.template
-                draft.set_window(*key, window_and_backoff.after_outlived(draft.window(*key), slot.asked_at))
-            else:
-                draft.wake_at(max(proven_at, draft.now) + SOON)  # a later observation with equal content starts no plan
+    for record, slot in draft.slots():
+        key = slot.pool, record.template
+        former = closed.get(key)
+        if former is None or slot.ran_at is None or slot.asked_at < former.blocked_at:
+            continue
+        machine = find_machine(slot, draft.snapshots) if slot.verdict in DESIRED else None
+        if machine is None or machine.phase is not Phase.RUNNING:
+            continue
+        proven_at = slot.ran_at + draft.pool(slot.pool).early_loss_seconds
+        if draft.snapshots[slot.pool].began_at >= proven_at:
+            draft.set_window(*key, window_and_backoff.after_outlived(draft.window(*key), slot.asked_at))
+        else:
+            draft.wake_at(max(proven_at, draft.now) + SOON)  # a later observation with equal content starts no plan
 
 
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:

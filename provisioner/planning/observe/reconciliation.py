@@ -23,8 +23,8 @@ from provisioner.model import (
     Slot,
     Verdict,
 )
-from provisioner.planning.core import window_and_backoff
 from provisioner.planning.core.draft import Draft
+from provisioner.planning.core.window_and_backoff import after_runs
 from provisioner.planning.observe.absence import end_down, note_absent
 from provisioner.planning.observe.ends import EarlyLosses, End, end_slot, is_expiry
 
@@ -72,9 +72,7 @@ def reconcile(draft: Draft) -> None:
         note_absent(draft, record, slot, news.early)
     for key, submissions in news.began.items():
         newest, limits = max(submissions), draft.pool(key[0])
-        changed = window_and_backoff.after_runs(
-            draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions)
-        )
+        changed = after_runs(draft.window(*key), limits, newest, draft.now, draft.limits, machines=len(submissions))
         draft.set_window(*key, changed)
     end_down(draft, news.down, news.early)
     news.early.judge()

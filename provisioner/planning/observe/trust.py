@@ -98,17 +98,16 @@ def find_distrusted(draft: Draft, places: Mapping[str, str]) -> dict[str, Distru
             distrusted[name] = Distrusted(DistrustReason.POOL_MOVED, draft.now, NEVER, detail=detail)
     running = Counter[str]()
     absent = defaultdict[str, list[Slot]](list)
-    for record in draft.records():
-        for slot in record.slots.values():
-            snapshot = draft.snapshots.get(slot.pool)
-            if snapshot is None or not slot.is_with_hf:
-                continue
-            machine = snapshot.machines.get(slot.name)
-            if machine is None:
-                absent[slot.pool].append(slot)
-            elif machine.phase is Phase.GONE:  # its end was seen, so it does not count as running
-                continue
-            running[slot.pool] += 1
+    for _, slot in draft.slots():
+        snapshot = draft.snapshots.get(slot.pool)
+        if snapshot is None or not slot.is_with_hf:
+            continue
+        machine = snapshot.machines.get(slot.name)
+        if machine is None:
+            absent[slot.pool].append(slot)
+        elif machine.phase is Phase.GONE:  # its end was seen, so it does not count as running
+            continue
+        running[slot.pool] += 1
     for pool in draft.snapshots.keys() - distrusted.keys():
         if (found := _judge(draft, pool, running[pool], absent[pool])) is not None:
             distrusted[pool] = found
