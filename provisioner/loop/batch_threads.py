@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -60,14 +61,10 @@ def carry_out(batch: Batch, backend: Backend, may_start: Callable[[], bool], *, 
     The function does not raise the backend's errors. An error becomes the outcome of the actions. The next observations
     show which of these actions took effect.
     """
-    calls: list[tuple[Sequence[Action], Callable[[], list[Outcome]]]] = [
-        (batch.deletes, lambda: backend.delete(batch.deletes, may_start)),
-        (batch.creates, lambda: backend.create(batch.creates, may_start)),
-    ]
-    outcomes: list[Outcome] = []
-    for actions, call in reversed(calls) if creates_first else calls:
-        outcomes += _guarded(actions, call, batch.pool)
-    return Results.of(batch, outcomes)
+    delete = partial(_guarded, batch.deletes, lambda: backend.delete(batch.deletes, may_start), batch.pool)
+    create = partial(_guarded, batch.creates, lambda: backend.create(batch.creates, may_start), batch.pool)
+    calls = (create, delete) if creates_first else (delete, create)
+    return Results.of(batch, [outcome for call in calls for outcome in call()])
 
 
 def _guarded(actions: Sequence[Action], call: Callable[[], list[Outcome]], pool: str) -> list[Outcome]:

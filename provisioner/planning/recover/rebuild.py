@@ -47,6 +47,9 @@ from provisioner.planning.finish.returns import fail_returned_early
 from provisioner.planning.observe.trust import confirm_seconds, is_mass_loss
 from provisioner.planning.report.answers import HINDERED, NOT_OURS, RETURNED_EARLY, parse_failure, request_answer
 
+Json = Mapping[str, Any]
+"""An answer to HF, or the entry of a machine in an answer."""
+
 MOST_LIVES = SLOT_NUMBERS // SLOT_BLOCK - 1
 """Number of times that memory can be rebuilt before a rebuilt memory uses the slot numbers of an earlier one. A request
 does not stay open long enough for so many losses of memory."""
@@ -111,14 +114,14 @@ def rebuild_memory(
     at ``now``."""
     intent, answers, read = inputs.intent, inputs.answers, inputs.read
     first = SLOT_BLOCK * ((inputs.life - 1) % MOST_LIVES + 1)
-    slots = _Slots(inputs, limits.prefix, now)
+    rebuilt = _Requests(inputs, limits.prefix, now)
     requests = {}
     for request in intent.requests.values():
         answer = json.loads(answers[request.id].text) if request.id in answers else None
-        if answer is None and read.get(request.id, request.id in slots.served):
-            answer = slots.make_answer(request)
+        if answer is None and read.get(request.id, request.id in rebuilt.served):
+            answer = rebuilt.make_answer(request)
         left_seconds = request.created_wall + limits.request_deadline_seconds - inputs.intent_now
-        record = _rebuild_request(request, answer, read.get(request.id, True), slots)
+        record = rebuilt.rebuild(request, answer, read.get(request.id, True))
         requests[request.id] = replace(
             record,
             deadline_at=now + max(0.0, min(left_seconds, limits.request_deadline_seconds)),
@@ -130,41 +133,16 @@ def rebuild_memory(
         requests=requests,
         returns={id_: _rebuild_return(asked, answers, limits, now) for id_, asked in intent.returns.items()},
         places=Places(),
-        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt; machines found: {len(slots.seen)}."),
+        brake=Brake(reason, now, f"memory.json was {word} and was rebuilt; machines found: {len(rebuilt.seen)}."),
     )
 
 
-def _rebuild_request(
-    request: Request, answer: Mapping[str, Any] | None, is_read: bool, rebuilt: _Slots
-) -> RequestRecord:
-    """Return the record of a request, rebuilt from its machines and its answer, if any. The caller sets the
-    deadline."""
-    now = rebuilt.now
-    ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
-    slots = rebuilt.of_request(request, answer, is_read, is_ended=ended is not None)
-    block = max(slots, default=-1) // SLOT_BLOCK + 1
-    return RequestRecord(
-        id=request.id,
-        template=request.template,
-        count=request.count,
-        read_at=now,
-        deadline_at=now,
-        slots=slots,
-        next_slot=block * SLOT_BLOCK,
-        ended=ended,
-        ended_at=now if ended else None,
-        message=answer["message"] if answer and is_cancel_message(answer["message"]) else "",
-        rc_account=request.rc_account,
-        reported_at=now if ended and is_read else None,
-    )
-
-
-class _Slots:
-    """Maker of the slots of a rebuilt memory."""
+class _Requests:
+    """Maker of the requests of a rebuilt memory, with their slots."""
 
     def __init__(self, inputs: RecoveryInputs, prefix: str, now: float) -> None:
         self._prefix = prefix
-        self.now = now
+        self._now = now
         self.seen = {
             name: (pool, one) for pool, shown in inputs.snapshots.items() for name, one in shown.machines.items()
         }
@@ -177,10 +155,29 @@ class _Slots:
         self.served = {get_request_id(prefix, name) for name in running | self._returned}
         """Ids of the requests with a machine that runs or was returned."""
 
-    def of_request(
-        self, request: Request, answer: Mapping[str, Any] | None, is_read: bool, *, is_ended: bool
-    ) -> dict[int, Slot]:
-        """Return the slots of a request by number."""
+    def rebuild(self, request: Request, answer: Json | None, is_read: bool) -> RequestRecord:
+        """Return the record of a request, rebuilt from its machines and its answer, if any. The caller sets the
+        deadline."""
+        now = self._now
+        ended = RequestStatus(answer["status"]) if answer and answer["status"] != RequestStatus.RUNNING else None
+        slots = self._rebuild_slots(request, answer, is_read, ended is not None)
+        block = max(slots, default=-1) // SLOT_BLOCK + 1
+        return RequestRecord(
+            id=request.id,
+            template=request.template,
+            count=request.count,
+            read_at=now,
+            deadline_at=now,
+            slots=slots,
+            next_slot=block * SLOT_BLOCK,
+            ended=ended,
+            ended_at=now if ended else None,
+            message=answer["message"] if answer and is_cancel_message(answer["message"]) else "",
+            rc_account=request.rc_account,
+            reported_at=now if ended and is_read else None,
+        )
+
+    def _rebuild_slots(self, request: Request, answer: Json | None, is_read: bool, is_ended: bool) -> dict[int, Slot]:
         # HF knows only those machines of an ended request that its answer lists.
         # The orphan rule decides about the rest.
         unlisted = () if is_ended else self._names.get(request.id, ())
@@ -195,7 +192,7 @@ class _Slots:
                 slots[parts[1]] = self._set_verdict(self._open_slot(entry), entry, is_ended, is_returned)
         return slots
 
-    def make_answer(self, request: Request) -> Mapping[str, Any]:
+    def make_answer(self, request: Request) -> Json:
         """Return a substitute for a lost terminal answer that HF has read.
 
         The substitute lists every running machine of the request, because HF may have each of these machines.
@@ -209,9 +206,9 @@ class _Slots:
             "machines": [_entry(machine) for machine in running],
         }
 
-    def _open_slot(self, entry: Mapping[str, Any]) -> Slot:
+    def _open_slot(self, entry: Json) -> Slot:
         """Return an open slot that is made from its machine's entry in an answer."""
-        name, now = entry["name"], self.now
+        name, now = entry["name"], self._now
         pool = self.seen[name][0] if name in self.seen else ""
         observed = Observed(
             is_accepted=True,
@@ -222,12 +219,12 @@ class _Slots:
         )
         return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
 
-    def _set_verdict(self, slot: Slot, entry: Mapping[str, Any], is_ended: bool, is_returned: bool) -> Slot:
+    def _set_verdict(self, slot: Slot, entry: Json, is_ended: bool, is_returned: bool) -> Slot:
         """Return the slot with its former verdict.
 
         The verdict follows from the slot's entry in the answer, from HF's returns and from the existing machines.
         """
-        is_gone, now = slot.name not in self.seen, self.now
+        is_gone, now = slot.name not in self.seen, self._now
         if entry["result"] == "fail":
             if entry["message"] == RETURNED_EARLY or is_cancel_message(entry["message"]):
                 return slot._replace(verdict=Verdict.CANCELLED, deletion=Deletion(now, DeleteReason.CANCELLED, is_gone))
@@ -244,7 +241,7 @@ class _Slots:
         return slot._replace(verdict=Verdict.SUCCEEDED) if is_ended else slot
 
 
-def _entry(machine: Machine) -> Mapping[str, Any]:
+def _entry(machine: Machine) -> Json:
     """Return the entry of a machine in an answer, with the data from the snapshot."""
     return {
         "name": machine.name,
@@ -270,7 +267,7 @@ def _get_succeeded(answers_by_id: Mapping[str, Answer]) -> Set[str]:
     return {entry["name"] for answer in answers for entry in answer["machines"] if entry["result"] == "succeed"}
 
 
-def _get_result(entry: Mapping[str, Any]) -> ReturnResult:
+def _get_result(entry: Json) -> ReturnResult:
     if entry["result"] == "succeed":
         return ReturnResult.GONE
     return ReturnResult.NOT_OURS if entry["message"] == NOT_OURS else ReturnResult.STUCK
