@@ -89,7 +89,8 @@ def decide(draft: Draft, world: PlanInputs) -> Plan:
     capacity.note_windows()
     unmet = find_unmet(draft, capacity, order)
     retire_machines(draft)
-    if draft.deferrals and draft.closes:  # an earlier request may use the room that a later request released
+    # An earlier request may use the room that a later request released.
+    if draft.deferrals and any(one.is_closed for one in draft.transitions):
         draft.wake_at(draft.now + SOON)
     find_orphans(draft, world.activity)
     find_unlisted(draft, world.activity)

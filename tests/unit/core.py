@@ -208,6 +208,11 @@ def draft_of(
     return Draft(remembered, {one.pool: one for one in snapshots}, limits, now, holds=holds)
 
 
+def closes_of(draft: Draft) -> list[Transition]:
+    """Return the changes of a draft that closed a slot."""
+    return [one for one in draft.transitions if one.is_closed]
+
+
 def capacity_of(draft: Draft, busy: Iterable[str] = ()) -> Capacity:
     draft.busy |= frozenset(busy)
     return Capacity(draft)

@@ -251,11 +251,6 @@ class Draft:
         changed = {key: one for key, one in self.windows.items() if former.get(key) is not one}
         return tuple(WindowChange(*key, former.get(key), one) for key, one in changed.items())
 
-    @property
-    def closes(self) -> list[Transition]:
-        """Return the changes of slots so far, but only those changes that closed a slot."""
-        return [one for one in self._transitions() if one.is_closed]
-
     def _transitions(self) -> Iterator[Transition]:
         for id_, slots in self._slots.items():
             record, former = self.requests[id_], self.before.requests.get(id_)

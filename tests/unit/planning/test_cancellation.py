@@ -28,6 +28,7 @@ from tests.unit.core import (
     NOW,
     OTHER,
     REQUEST,
+    closes_of,
     draft_of,
     giving_back,
     limits,
@@ -84,7 +85,7 @@ def test_a_cancel_is_announced_first(changes: dict[str, object], activity: HfAct
         draft = draft_of(memory(one, brake=brake), limits=LIMITS)
         cancel_unpolled(draft, activity)
         announced = cancelling and brake is None
-        assert (draft.requests[REQUEST].is_cancelling, draft.closes) == (announced, [])
+        assert (draft.requests[REQUEST].is_cancelling, closes_of(draft)) == (announced, [])
         assert not announced or draft.due_at < NOW + 1, "the second observation comes by itself"
 
 

@@ -32,6 +32,7 @@ from tests.unit.core import (
     OTHER,
     REQUEST,
     SEEN,
+    closes_of,
     draft_of,
     giving_back,
     intent_of,
@@ -381,7 +382,7 @@ def test_each_plan_notes_what_no_list_names() -> None:
 def test_a_machine_that_no_list_names_is_noted(remembered: Memory, activity: HfActivity, since: float | None) -> None:
     draft = forgotten(remembered, activity)
     assert draft.memory().hosts.unlisted == ({} if since is None else {name(0): since})
-    assert draft.closes == []
+    assert closes_of(draft) == []
 
 
 @pytest.mark.parametrize(
@@ -409,7 +410,7 @@ def test_an_unlisted_machine_is_deleted_only_if_configured(
     draft = forgotten(known, activity, *observations, after=after and after * HOUR)
     slots = draft.memory().requests[REQUEST].slots
     expected = (Verdict.LOST, DeleteReason.ORPHANED) if deleted else (Verdict.SUCCEEDED, None)
-    assert (slots[0].verdict, slots[0].deletion.reason, len(draft.closes)) == (*expected, deleted)
+    assert (slots[0].verdict, slots[0].deletion.reason, len(closes_of(draft))) == (*expected, deleted)
 
 
 def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_when_an_operator_saw_them() -> None:
@@ -419,9 +420,9 @@ def test_unlisted_machines_are_deleted_as_slowly_as_orphans_and_in_numbers_only_
     recorded = forgotten(used(*many, unlisted=pool_status), lists(), observation, after=48 * HOUR)
     assert recorded.brake is not None
     assert recorded.brake.reason is BrakeReason.TOO_MANY_ORPHANS
-    assert recorded.closes == []
+    assert closes_of(recorded) == []
     seen = forgotten(
         used(*many, unlisted=pool_status, accepted=tuple(pool_status)), lists(), observation, after=48 * HOUR
     )
     assert seen.brake is None
-    assert len(seen.closes) == 3, "the cap of an hour"
+    assert len(closes_of(seen)) == 3, "the cap of an hour"

@@ -50,6 +50,7 @@ from tests.unit.core import (
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    closes_of,
     draft_of,
     failed_observation,
     giving_back,
@@ -427,7 +428,7 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
     allowed = wanted in TRANSITIONS[before]
     assert changed.is_set_aside is not allowed
     assert changed.verdict is (wanted if allowed else before)
-    assert len(draft.closes) == (allowed and wanted not in DESIRED)
+    assert len(closes_of(draft)) == (allowed and wanted not in DESIRED)
     assert draft.requests[REQUEST].slots == {0: changed, 1: known.slots[1]}
 
 

@@ -39,6 +39,7 @@ from tests.unit.core import (
     SEEN,
     STOCKOUT,
     TEMPLATE,
+    closes_of,
     draft_of,
     limits,
     machine,
@@ -448,7 +449,7 @@ def test_a_machine_that_failed_deepens_a_backoff_only_if_it_was_asked_for_since_
 def test_a_terminal_answer_outlives_the_machine() -> None:
     draft = drafted(memory(record(SUCCEEDED, ended=RequestStatus.COMPLETE)), snapshot(DEAD))
     assert draft.memory().requests[REQUEST].ended is RequestStatus.COMPLETE
-    assert [close.slot.verdict for close in draft.closes] == [Verdict.LOST]
+    assert [close.slot.verdict for close in closes_of(draft)] == [Verdict.LOST]
 
 
 # --- a machine that stands without what makes it ours -----------------------------------------------------------------

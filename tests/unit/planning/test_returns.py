@@ -29,6 +29,7 @@ from tests.unit.core import (
     REQUEST,
     SEEN,
     STOCKOUT,
+    closes_of,
     draft_of,
     giving_back,
     limits,
@@ -110,7 +111,7 @@ def test_a_name_of_ours(
 @pytest.mark.parametrize("notice", [None, Notice(LossCause.PREEMPTED, SEEN + 20)], ids=["by itself", "announced"])
 def test_a_return_of_a_machine_whose_end_was_announced_has_the_cause(notice: Notice | None) -> None:
     draft = settled(giving_back(name(0)), *empty(), slots=[running(0, Verdict.SUCCEEDED, notice=notice)], reported=True)
-    [close] = draft.closes
+    [close] = closes_of(draft)
     assert (close.slot.verdict, close.slot.observed.cause) == (Verdict.RETURNED, notice.cause if notice else None)
 
 
@@ -120,7 +121,7 @@ def test_a_return_before_the_terminal_answer_was_read_ends_the_request_with_an_e
         draft = settled(giving_back(name(1)), slots=slots, reported=reported)
         ended = RequestStatus.COMPLETE if reported else RequestStatus.COMPLETE_WITH_ERROR
         assert draft.requests[REQUEST].ended is ended
-        assert [close.slot.name for close in draft.closes] == [name(1)], "only the named machine is closed"
+        assert [close.slot.name for close in closes_of(draft)] == [name(1)], "only the named machine is closed"
 
 
 def test_a_return_before_the_terminal_answer_was_read_is_written_once() -> None:
