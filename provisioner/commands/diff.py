@@ -46,9 +46,7 @@ BEING_DELETED = Meaning("being deleted", differs=False)
 OVER = Meaning("ended and gone", differs=False)
 UNKNOWN = Meaning("unknown, because the machine's pool was not seen")
 VANISHED = Meaning("the machine vanished; reported to HostFactory if a second observation lacks it too")
-UNLISTED = Meaning(
-    "HostFactory does not list the machine: the machine has just started, or HostFactory has lost track of it"
-)
+UNLISTED = Meaning("HostFactory does not list the machine yet, or has lost track of it")
 NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
 DOWN = Meaning("the machine does not run any more; it is lost unless it runs again in time (provisioner status)")
 EARLY = Meaning("HostFactory lists the machine before the machine's request has ended")

@@ -249,7 +249,7 @@ def _setter(hold: Hold) -> dict[str, str]:
 
 
 def _lines(document: Document) -> Iterator[str]:
-    """Yield the line for a terminal."""
+    """Yield one line that says what was changed."""
     target, sets = document["target"], document["set"]
     subject = f"pool {target}" if target else "everything"
     texts = TEXTS[MACHINE if document["machine"] else document["hold"]]

@@ -4,8 +4,9 @@ shown to HF.
 * ``seen/<id>.answer-<n>`` is an entry that settles the terminal answer of a request id. A process writes the whole
   entry under another name. Then it links the entry to the name with the next free number. Entries never change. The
   last entry counts (law: a terminal answer stays).
-* A script settles the answer that it is about to print. From then on every call prints the same bytes.
-* A revised answer replaces the published answer. The loop settles a revised answer before acting on it.
+* A script settles the answer that it is about to print. Every later call prints the same bytes, unless there is a
+  newer entry.
+* A revised answer is a newer entry. The loop settles it before it acts on the revised answer.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ class LanciumPlace(FakePlace):
         super().until_gone(name)
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
-        """Delete a machine. If it is adopted, delete it a second time, which deletes its record. The plan repeats
-        deletes, too."""
+        """Delete a machine. Delete an adopted machine twice: the first delete ends it, the second deletes its record.
+        The plan also repeats deletes."""
         outcome = super().delete(name, uid, force=force, adopted=adopted)
         return super().delete(name, uid, force=force, adopted=adopted) if adopted else outcome

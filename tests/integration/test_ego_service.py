@@ -144,7 +144,7 @@ def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def configure(top: Path, simulator: Simulator) -> None:
-    """Write the instance's files; ports of two loops on one real host must differ."""
+    """Write the instance's files. Each loop chooses a free port, because two loops share one real host."""
     conf = top / "conf" / "providers" / "gcpinst"
     conf.mkdir(parents=True)
     for place in (top / "work" / "providers" / "gcpinst", top / "log"):

@@ -37,7 +37,7 @@ def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
 
 
 class Trouble:
-    """A source of broken and fixed containers of pods."""
+    """A fault that breaks containers of running pods, and repairs some of them."""
 
     def __init__(self, sim: Simulation, chance: random.Random) -> None:
         self._sim, self._chance = sim, chance

@@ -152,7 +152,7 @@ class Sides:
         return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
 
     def complete(self, id_: str) -> set[str]:
-        """Return the machines of a request or return once it is complete."""
+        """Wait until a request or a return request has ended. Return its machines. The request must be complete."""
         until_ended(self.guest, EXPORT, id_)
         (entry,) = self.asked("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"]
         assert entry["status"] == "complete", entry

@@ -128,8 +128,8 @@ class KubeIntent:
     def condition(self) -> Condition:
         """Return NEW if the state is unused, else FINE.
 
-        An old intent is FINE, too, because the release of the brake makes it current. A recovery then only adds the
-        records that intent lacks.
+        An old intent (after a restore of etcd) is FINE, too, because an operator declares it current by releasing the
+        brake. A recovery only adds the records that intent lacks.
         """
         return Condition.FINE if self.existed() else Condition.NEW
 

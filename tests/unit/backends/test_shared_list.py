@@ -62,7 +62,7 @@ def test_pools_that_observe_in_step_share_a_list(server: Server, shared: SharedL
 def test_a_response_that_is_not_understood_is_a_failure_for_all_who_share_it(
     server: Server, shared: SharedList[Items]
 ) -> None:
-    """The older list is not used, although only one pool has had it."""
+    """The other pool fails, too. It does not get the older list, although it has never had that list."""
     assert began(shared, "a", 1.0) == 1.0
     server.odd = True
     for pool in ("a", "b"):

@@ -1,4 +1,4 @@
-"""The pool status for operators: beginnings and ends of failures, and writes only after a change."""
+"""The pool status for operators: beginnings and ends of failures. The file is written only after a change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fields of the resources that Compute Engine lists and patches, from Google's discovery document.
 
-If a call names a field that this module lacks, the cloud refuses the call as the caller's mistake. Some objects are in
-no document of the embedded cloud. This module has only the names of such objects, without their fields.
+If a call names a field that this module lacks, the cloud refuses the call as the caller's mistake. Some objects never
+occur in a resource of the embedded cloud. This module has only the names of such objects, without their fields.
 """
 
 from __future__ import annotations
