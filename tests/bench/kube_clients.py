@@ -17,6 +17,7 @@ import urllib3
 
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import Create, Delete, DeleteReason
 from tests.kube.space import Space
 
@@ -167,7 +168,7 @@ class Ours:
         spec = directory / "pod.json"
         spec.write_text(json.dumps(POD))
         pool = GkePool(name="bench", namespace=space.name, pod_spec=spec, kubeconfig=target.kubeconfig)
-        self._backend = GkeBackend(pool, provisioner="bench")
+        self._backend = GkeBackend(pool, Namespaces(), provisioner="bench")
         self._backend.start(lambda: None)
         self._backend.observe(0.0, {})
 

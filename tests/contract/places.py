@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.lab.cloud.cloud import Conditions
 from provisioner.lab.cloud.kubernetes.kubeconfig import kubeconfig
 from provisioner.lab.cloud.kubernetes.pods import Cluster
@@ -89,7 +90,7 @@ class GkePlace(Place):
 
     def _another(self, settings: GkePool, provisioner: str) -> GkeBackend:
         times = replace(QUICK_WATCH, call=self.call)
-        self._opened.append(GkeBackend(settings, provisioner=provisioner, times=times))
+        self._opened.append(GkeBackend(settings, Namespaces(times), provisioner=provisioner))
         return self._opened[-1]
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from provisioner.backends.gke.own_pods import Identity
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_watch import PodWatch, events
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.gke.shared_pod_caches import PodCaches, PodList
 from provisioner.backends.google_auth import GoogleToken, NoCredentials, smaller_page
 from provisioner.backends.mig import api as mig_api
@@ -69,7 +70,7 @@ ENDED_BY_SIGTERM = 10.0
 def gke(directory: Path, address: str, call: float = SHORT) -> GkeBackend:
     (directory / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="gke", endpoint=address, pod_spec=directory / "pod.yaml", namespace="grid", observe_seconds=1)
-    return GkeBackend(pool, provisioner="demo", times=KubeTimes(call=call))
+    return GkeBackend(pool, Namespaces(KubeTimes(call=call)), provisioner="demo")
 
 
 def mig(_: Path, address: str, call: float = SHORT) -> MigBackend:

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.backends import BackendError
-from provisioner.backends.gke import backend as gke_backend
+from provisioner.backends.gke import shared_connections
 from provisioner.backends.gke.api import KubeApi, refusal
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.failures_from_events import PodEvents
@@ -28,6 +28,7 @@ from provisioner.backends.gke.pod_watch import Disordered, NoStreamedLists, PodW
 from provisioner.backends.gke.settings import GkePool
 from provisioner.backends.gke.shared_pod_caches import PodCaches
 from provisioner.backends.gke.spot_nodes import SpotNodes
+from provisioner.backends.http import Request
 from provisioner.backends.mig.api import ComputeApi
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.errors import http_error, raised
@@ -145,9 +146,9 @@ class CannedKube(KubeApi):
 
     alter: Callable[[Any], Any] = staticmethod(lambda document: document)
 
-    def _request(self, method: str, path: str, *_: Any, **__: Any) -> Any:
+    def _exchange(self, request: Request) -> Any:
         found = {"pods": POD_LIST, "events": EVENTS, "nodes": NODES, "grid": NAMESPACE}
-        content = json.dumps(self.alter(found.get(path.rpartition("/")[2], PODS[0]))).encode()
+        content = json.dumps(self.alter(found.get(request.path.rpartition("/")[2], PODS[0]))).encode()
         return SimpleNamespace(status=200, headers={}), content
 
 
@@ -176,9 +177,9 @@ def observations(
 def test_a_look_at_pods(spec: Path, seed: int) -> None:
     api, chance = kube(), random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gke_backend, "connect", lambda *_: api)
+        patch.setattr(shared_connections, "connect", lambda *_: api)
         pool = GkePool(name="gke", endpoint="http://x", pod_spec=spec, namespace="grid")
-        backend = GkeBackend(pool, provisioner="demo")
+        backend = GkeBackend(pool, shared_connections.Namespaces(), provisioner="demo")
     seen = list(observations(backend, lambda change: setattr(api, "alter", change), lambda one: mutated(one, chance)))
     assert seen, "the first is right"
     assert isinstance(seen[0], Snapshot)

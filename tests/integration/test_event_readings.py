@@ -13,7 +13,6 @@ import pytest
 from provisioner.backends.gke import api
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.failures_from_events import OF_NO_NODE, PodEvents
-from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.own_pods import Identity, Wait
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.settings import GkePool
@@ -40,15 +39,14 @@ class Bench:
         self.simulator = simulator
         self.impose(NO_NODE, *faults)
         pool = GkePool(name="gke-main", namespace=SPACE, pod_spec=spec, kubeconfig=Path(simulator.kubeconfig))
-        api = connect(pool, KubeTimes(**({"waiting": 0.0} | times)))
-        namespaces = Namespaces()
+        namespaces = Namespaces(KubeTimes(**({"waiting": 0.0} | times)))
         self.woken: set[str] = set()
         self.caches = PodCaches()
         self._pools = [PodCache(identity) for identity in POOLS]
         for cache in self._pools:
-            self._namespace = namespaces.join(pool, cache, lambda: api)
+            self._namespace = namespaces.join(pool, cache)
             self.caches.add(cache, partial(self.woken.add, cache.identity.pool))
-        self.events = PodEvents(api, SPACE, self.caches)
+        self.events = PodEvents(self._namespace.api, SPACE, self.caches)
         simulator.call(lambda cloud: [cloud.cluster.create(SPACE, manifest(number)) for number in range(pods)])
         until(lambda: len(self.waiting()) == pods, 30, what="no node takes the pods")
 

@@ -77,7 +77,7 @@ class Bench:
         """Return a backend; pool settings may be given."""
         fields: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
         pool = GkePool(**{**fields, "kubeconfig": self.directory / "kubeconfig", **settings})
-        backend = GkeBackend(pool, provisioner=provisioner, times=self.times, namespaces=namespaces)
+        backend = GkeBackend(pool, namespaces or Namespaces(self.times), provisioner=provisioner)
         self._open.append(backend)
         if watched:
             backend.start(self.woken.set)
@@ -369,7 +369,7 @@ def watching() -> int:
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
     """Return backends of several pools of one configuration, without a running watch."""
-    namespaces = Namespaces()
+    namespaces = Namespaces(bench.times)
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 
 
@@ -407,7 +407,7 @@ def test_the_last_pool_that_is_closed_ends_the_watch(bench: Bench) -> None:
 
 
 def test_pools_of_other_namespaces_and_provisioners_have_their_own_watch(bench: Bench) -> None:
-    namespaces = Namespaces()
+    namespaces = Namespaces(bench.times)
     backends = [
         bench.backend(namespaces=namespaces),
         bench.backend(namespaces=namespaces, namespace="other"),
@@ -422,7 +422,7 @@ def test_pools_of_other_namespaces_and_provisioners_have_their_own_watch(bench: 
 
 
 def test_a_pool_that_comes_after_the_watch_began_is_seen_completely(bench: Bench) -> None:
-    namespaces = Namespaces()
+    namespaces = Namespaces(bench.times)
     first = bench.backend(namespaces=namespaces)
     create(bench.backend(name="gke-spot", watched=False), 1)
     observe(first)
@@ -432,7 +432,7 @@ def test_a_pool_that_comes_after_the_watch_began_is_seen_completely(bench: Bench
 
 def test_a_cluster_that_streams_no_lists_is_asked_once_for_all_its_namespaces(bench: Bench) -> None:
     bench.fault(Fault("no_watchlist"))
-    namespaces = Namespaces()
+    namespaces = Namespaces(bench.times)
     for namespace in (NAMESPACE, "other"):
         observe(bench.backend(namespaces=namespaces, namespace=namespace))
     assert bench.calls("pods.watchlist") == 1
@@ -638,7 +638,7 @@ def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.times = replace(TIMES, silence=30.0)
-    shared = Namespaces()
+    shared = Namespaces(bench.times)
     pools = [bench.backend(name=f"pool-{number}", watched=False, namespaces=shared) for number in range(5)]
     for pool in pools:
         pool.start(bench.woken.set)

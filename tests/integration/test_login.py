@@ -27,6 +27,7 @@ from provisioner.backends.gke.credentials import KEEP_SECONDS, Kubeconfig
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.login import RENEW_SECONDS, Login, Reading, connect
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.google_auth import FollowedCredentials, GoogleToken
 from provisioner.backends.http import Way
 from provisioner.model import Create, ErrorClass
@@ -305,7 +306,7 @@ def test_a_missing_plugin_is_reported_with_its_fix_and_only_observations_and_cre
 ) -> None:
     user = user_of("gke-gcloud-auth-plugin-that-is-not-there", tmp_path / "runs", **more)
     settings = pool(tmp_path, kubeconfig=write_kubeconfig(tmp_path / "k", "https://127.0.0.1:1", user))
-    backend = GkeBackend(settings, provisioner="demo")
+    backend = GkeBackend(settings, Namespaces(), provisioner="demo")
     backend.start(lambda: None)
     try:
         error = refused(lambda: backend.observe(0.0, {}))

@@ -15,6 +15,7 @@ from provisioner.backends import Ended, Recording
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.loss_event_writer import COMPONENT, MOST
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass, Failure, LossCause
@@ -126,7 +127,7 @@ def test_a_pool_may_write_none(tmp_path: Path, cloud: Simulator) -> None:
 def backend(tmp_path: Path, cloud: Simulator) -> Iterator[GkeBackend]:
     (tmp_path / "pod.yaml").write_text(SPOT_POD)
     settings = {"name": "pods", "namespace": "case-4", "pod_spec": tmp_path / "pod.yaml"}
-    made = GkeBackend(GkePool(**settings, endpoint=cloud.kubernetes), provisioner="demo")
+    made = GkeBackend(GkePool(**settings, endpoint=cloud.kubernetes), Namespaces(), provisioner="demo")
     yield made
     made.close()
     cloud.impose()

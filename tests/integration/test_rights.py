@@ -18,6 +18,7 @@ import requests
 from provisioner.backends import BackendError, Ended
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.backends.mig.api import ComputeTimes
 from provisioner.backends.mig.backend import MigBackend
 from provisioner.backends.mig.group_checks import NEEDED
@@ -112,7 +113,7 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
-    backend = GkeBackend(pool, provisioner="demo", times=replace(QUICK_WATCH, waiting=0.0))
+    backend = GkeBackend(pool, Namespaces(replace(QUICK_WATCH, waiting=0.0)), provisioner="demo")
     create = Create(NAME, "g", "T", REQUEST)
     try:
         assert backend.rehearse("T") == []
@@ -140,7 +141,7 @@ def call_by_name(directory: Path) -> None:
         endpoint="https://gke-0123456789abcdef.us-central1.gke.goog",
         credentials=directory / "none.json",
     )
-    backend = GkeBackend(pool, provisioner="demo")
+    backend = GkeBackend(pool, Namespaces(), provisioner="demo")
     try:
         with pytest.raises(BackendError, match="no Google credentials"):
             backend._api.get("/api/v1/namespaces/symphony/pods")

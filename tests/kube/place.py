@@ -7,6 +7,7 @@ from pathlib import Path
 from provisioner.backends.gke.api import KubeTimes
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import ErrorClass
 from provisioner.testing.place import How, Place
 from tests.contract.places import end_pod
@@ -56,7 +57,7 @@ class KubePlace(Place):
         return self._another(self._settings, "other")
 
     def _another(self, settings: GkePool, provisioner: str) -> GkeBackend:
-        self._opened.append(GkeBackend(settings, provisioner=provisioner, times=TIMES))
+        self._opened.append(GkeBackend(settings, Namespaces(TIMES), provisioner=provisioner))
         return self._opened[-1]
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from kubernetes.config import incluster_config
 from provisioner.backends import BackendError
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass
 from tests.kube.place import SPEC, TIMES
 from tests.kube.space import Space
@@ -42,7 +43,7 @@ class Bench:
 
     def backend(self, *, watched: bool = False, **settings: Any) -> GkeBackend:
         pool = GkePool(name="gke-main", namespace=self.space.name, pod_spec=self._spec, **settings)
-        self._opened.append(GkeBackend(pool, provisioner="demo", times=TIMES))
+        self._opened.append(GkeBackend(pool, Namespaces(TIMES), provisioner="demo"))
         if watched:
             self._opened[-1].start(lambda: None)
         return self._opened[-1]

@@ -64,7 +64,7 @@ class Bench:
             pod_spec=self._directory / "pod.yaml",
             kubeconfig=self._kubeconfig,
         )
-        self._open.append(GkeBackend(settings, provisioner="demo", times=times, namespaces=namespaces))
+        self._open.append(GkeBackend(settings, namespaces or Namespaces(times), provisioner="demo"))
         return self._open[-1]
 
     def watching(self, *, times: KubeTimes = TIMES) -> GkeBackend:
@@ -162,7 +162,7 @@ def test_the_pools_of_a_namespace_share_one_watch_and_others_pods_are_ignored(
 ) -> None:
     main, spot = add(space, 1, 2), add(space, 3, pool=SPOT)
     add(space, 6, pool="gke-gone")
-    namespaces = Namespaces()
+    namespaces = Namespaces(TIMES)
     backends = [bench.backend(pool, namespaces=namespaces) for pool in (MAIN, SPOT)]
     for backend in backends:
         backend.start(lambda: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 from provisioner.backends.gke.backend import GkeBackend
 from provisioner.backends.gke.settings import GkePool
+from provisioner.backends.gke.shared_connections import Namespaces
 from provisioner.model import Create, Delete, DeleteReason
 from provisioner.settings import loader
 
@@ -22,7 +23,7 @@ def pools_of(directory: Path) -> list[GkePool]:
 
 def made_by(pool: GkePool, kubeconfig: Path, read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """Return the pod that the backend makes for a pool, read at the server with ``read``. The pod is deleted again."""
-    backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), provisioner="demo")
+    backend = GkeBackend(pool.model_copy(update={"kubeconfig": kubeconfig}), Namespaces(), provisioner="demo")
     try:
         (outcome,) = backend.create([Create(NAME, pool.name, "T", "abcdefghij")], lambda: True)
         assert outcome.failure is None, outcome.failure

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import urllib3
@@ -164,36 +164,25 @@ class KubeApi:
     ) -> Document:
         """Send one request. Return the JSON object in the response. Raise KubeError if the server refuses the request,
         and BackendError if there is no response."""
-        _, content = self._request(method, path, query, body, accept=accept)
+        _, content = self._exchange(Request(method, path, self.times.call, query or {}, body, {"Accept": accept}))
         return parse(content)
 
     def stream(self, path: str, query: Query) -> urllib3.response.BaseHTTPResponse:
         """Send a request. Return the open response. Reading the response raises an error of urllib3 if the server is
         silent for too long."""
-        reply, _ = self._request("GET", path, query, stream=True)
+        reply, _ = self._exchange(Request("GET", path, self.times.call, query, silence=self.times.silence))
         return reply
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        query: Query | None,
-        body: bytes | None = None,
-        *,
-        accept: str = JSON,
-        stream: bool = False,
-    ) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-        """Send one request. Return the response and its body; for a ``stream`` the body is empty. Raise the errors of
-        ``send``."""
+    def _exchange(self, request: Request) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
+        """Send a request with our credentials. Return the response and its body; the body of a stream is empty. Raise
+        the errors of ``send``."""
         try:
             way, authorization = self.access.now()
         except BackendError as error:
             self.refusals.blame_clock(error)
             raise
-        headers, silence = {"Accept": accept, **authorization}, self.times.silence if stream else None
-        request = Request(method, path, self.times.call, query or {}, body, headers, silence)
         try:
-            reply, content = exchange(way, request, self.clock)
+            reply, content = exchange(way, replace(request, headers={**request.headers, **authorization}), self.clock)
         except BackendError as error:
             if isinstance(error.__cause__, urllib3.exceptions.SSLError | urllib3.exceptions.NewConnectionError):
                 self.access.failed(way)

@@ -16,9 +16,8 @@ from provisioner.backends import BackendError, Ended, Finding, MayStart, Severit
 from provisioner.backends.call_batch import Call, run_calls
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.dns import Resolver
-from provisioner.backends.gke.api import USUAL_TIMES, KubeError, KubeTimes
+from provisioner.backends.gke.api import KubeError
 from provisioner.backends.gke.live_check import TRIED, rehearse
-from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.own_pods import Identity, alteration
 from provisioner.backends.gke.pod_cache import PodCache
 from provisioner.backends.gke.pod_spec import PodSpec, PodSpecFile
@@ -43,19 +42,10 @@ class GkeBackend:
     """The backend of a pool of pods. Its cache of pods applies changes in the server's order. The cache contains a pod
     of ours as soon as the server has accepted its create."""
 
-    def __init__(
-        self,
-        pool: GkePool,
-        *,
-        provisioner: str,
-        prefix: str = "hf",
-        times: KubeTimes = USUAL_TIMES,
-        namespaces: Namespaces | None = None,
-    ) -> None:
+    def __init__(self, pool: GkePool, namespaces: Namespaces, *, provisioner: str, prefix: str = "hf") -> None:
         """Read the pod spec. Raise BackendError if there is no spec, or if the configuration names no cluster.
 
-        ``prefix``: beginning of a dry-run pod's name. ``namespaces``: connections and watches that several pools share;
-        None: the pool has its own.
+        ``namespaces``: connections and watches that several pools share. ``prefix``: beginning of a dry-run pod's name.
         """
         self.pool = pool.name
         self.pace = pool.observe_seconds
@@ -65,7 +55,7 @@ class GkeBackend:
         self._spec = PodSpecFile(pool.pod_spec, pool.namespace)
         self._resolver = Resolver() if pool.require_dns else None
         self._cache = PodCache(self._identity, resolver=self._resolver)
-        self._namespace = (namespaces or Namespaces()).join(pool, self._cache, partial(connect, pool, times))
+        self._namespace = namespaces.join(pool, self._cache)
         self._api = self._namespace.api
         self._list_after_time = -math.inf
         self._list_times: tuple[float, float] | None = None

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from provisioner.backends.gke.api import NOT_FOR_US, KubeApi, KubeError
+from provisioner.backends.gke.api import NOT_FOR_US, USUAL_TIMES, KubeApi, KubeError, KubeTimes
 from provisioner.backends.gke.failures_from_events import PodEvents
+from provisioner.backends.gke.login import connect
 from provisioner.backends.gke.loss_event_writer import LossEvents
 from provisioner.backends.gke.own_pods import ID_LABEL
 from provisioner.backends.gke.pod_cache import PodCache
@@ -84,18 +85,17 @@ class Namespace:
 class Namespaces:
     """All clusters and namespaces that the pools of one process use."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: KubeTimes = USUAL_TIMES) -> None:
+        self._times = times
         self._apis: dict[tuple[str, ...], KubeApi] = {}
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
-    def join(self, pool: GkePool, cache: PodCache, connect: Callable[[], KubeApi]) -> Namespace:
+    def join(self, pool: GkePool, cache: PodCache) -> Namespace:
         """Let ``cache`` join the namespace of a pool, and return the namespace. If the namespace's watch has begun
-        already, make a new namespace. The old watch's list lacks the pool's pods.
-
-        ``connect``: connects to the pool's cluster. This function is called only for the first pool of a cluster.
+        already, make a new namespace. The old watch's list lacks the pool's pods. Raise the errors of ``connect``.
         """
         if pool.cluster not in self._apis:
-            self._apis[pool.cluster] = connect()
+            self._apis[pool.cluster] = connect(pool, self._times)
         key = (*pool.cluster, pool.namespace, cache.identity.provisioner)
         namespace = self._namespaces.get(key)
         if namespace is None or namespace.watched:

@@ -50,14 +50,14 @@ def watch_compute(module: Any) -> None:
 
 def watch_kubernetes(module: Any) -> None:
     """Record every request of ``backends/gke/api.py`` from now on."""
-    ask = module.KubeApi._request
+    exchange = module.KubeApi._exchange
 
-    def seen(self: Any, method: str, path: str, query: Any, *arguments: Any, **options: Any) -> Any:
+    def seen(self: Any, request: Any) -> Any:
         # The access itself gives its way only with credentials.
         way = getattr(self.access, "_way", None) or self.access._reading.way
         if connect := connect_call(way.host):
             see(connect)
-        see(kube_call(method, path, {name: str(value) for name, value in (query or {}).items()}))
-        return ask(self, method, path, query, *arguments, **options)
+        see(kube_call(request.method, request.path, {name: str(value) for name, value in request.query.items()}))
+        return exchange(self, request)
 
-    module.KubeApi._request = seen
+    module.KubeApi._exchange = seen
