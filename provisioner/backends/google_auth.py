@@ -211,16 +211,15 @@ class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[
 class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: ignore[misc]
     """The object that stands for credentials if the server is on plain HTTP. Such a server gets no credentials."""
 
-    def __init__(self, endpoint: str) -> None:
-        self.advice = plain_http_advice(endpoint, "leave it out for Google's own")
+    def __init__(self, endpoint: str, otherwise: str = "leave it out for Google's own") -> None:
+        """Make the advice. ``otherwise``: the end of the advice, for operators who do not want HTTPS."""
+        problem = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
+        self.advice = f"{problem}: let the pool's 'endpoint' begin with https://, or {otherwise}"
         """Advice for an operator if the server wants credentials."""
 
-
-def plain_http_advice(endpoint: str, otherwise: str) -> str:
-    """Return advice on a plain HTTP server that wants credentials. ``otherwise``: the end of the advice, for operators
-    who do not want HTTPS."""
-    problem = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
-    return f"{problem}: let the pool's 'endpoint' begin with https://, or {otherwise}"
+    def header(self) -> str:
+        """Return an empty value of the Authorization header."""
+        return ""
 
 
 class GoogleToken:

@@ -23,7 +23,7 @@ from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 from provisioner.backends import BackendError
 from provisioner.backends.gke.exec_plugin import ExecPlugin
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, plain_http_advice
+from provisioner.backends.google_auth import CREDENTIALS_ERRORS, GoogleToken, NoCredentials
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.model import ErrorClass
 
@@ -45,18 +45,6 @@ class Credentials(Protocol):
     def header(self) -> str:
         """Return the value of the Authorization header; empty without credentials. Raise BackendError if the
         credentials are not available."""
-
-
-@dataclass(frozen=True, slots=True)
-class Anonymous:
-    """The object that stands for credentials if the server is on plain HTTP. Such a server gets no secret."""
-
-    advice: str
-    """Advice for an operator if the server wants credentials."""
-
-    def header(self) -> str:
-        """Return an empty value."""
-        return ""
 
 
 class TokenFile:
@@ -118,7 +106,7 @@ def current_context(path: Path) -> str:
 def _at_endpoint(pool: GkePool, endpoint: str, configuration: Any, clock: PlaceClock) -> Credentials:
     configuration.host = endpoint.rstrip("/")
     if endpoint.startswith("http://"):
-        return Anonymous(plain_http_advice(endpoint, "name a 'kubeconfig' instead"))
+        return NoCredentials(endpoint, "name a 'kubeconfig' instead")
     if pool.ca_file is not None:
         ssl.create_default_context(cafile=str(pool.ca_file))  # OSError for a file without authority
         configuration.ssl_ca_cert = str(pool.ca_file)
@@ -152,7 +140,7 @@ def _in_kubeconfig(path: Path, context: str | None, configuration: Any) -> Crede
     if plugin or token_file or settings:
         facts = {"kubeconfig": str(path), "server": configuration.host}
         log.warning("Credentials are not sent over plain HTTP", extra=facts)
-    return Anonymous(plain_http_advice(configuration.host, "let the kubeconfig's 'server' do so"))
+    return NoCredentials(configuration.host, "let the kubeconfig's 'server' do so")
 
 
 def _read_merged(path: Path) -> Any:

@@ -21,16 +21,9 @@ from provisioner.backends import BackendError
 from provisioner.backends.client_connections import limit_responses
 from provisioner.backends.concurrency import MOST
 from provisioner.backends.gke.api import USUAL_TIMES, KubeApi, KubeTimes
-from provisioner.backends.gke.credentials import (
-    MALFORMED,
-    Anonymous,
-    Credentials,
-    TokenFile,
-    current_context,
-    read_credentials,
-)
+from provisioner.backends.gke.credentials import MALFORMED, Credentials, TokenFile, current_context, read_credentials
 from provisioner.backends.gke.settings import GkePool
-from provisioner.backends.google_auth import GoogleToken
+from provisioner.backends.google_auth import GoogleToken, NoCredentials
 from provisioner.backends.http import Way
 from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import get_ca_bundle, proxy_login, signature
@@ -109,7 +102,7 @@ class Login:
     def note_rejection(self, way: Way) -> str:
         """Read all files again and return an empty text. For a server on plain HTTP, return advice instead. Raise
         BackendError if the files cannot be used."""
-        if isinstance(self._reading.credentials, Anonymous):
+        if isinstance(self._reading.credentials, NoCredentials):
             return self._reading.credentials.advice
         self.failed(way)
         return ""
