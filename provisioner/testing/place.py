@@ -74,6 +74,11 @@ class Place(ABC):
         """Create the machines of the slots with these numbers, and return the outcomes."""
         return self.backend.create([self.create_of(number) for number in numbers], always)
 
+    def create_running(self, number: int) -> Machine:
+        """Create the machine of the slot with this number, wait until the machine runs, and return it."""
+        self.create(number)
+        return self.until_seen(self.create_of(number).name)
+
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
         """Delete one machine, and return the outcome. An empty ``uid`` stands for a machine that was never seen."""
         delete = Delete(name, self.pool, DeleteReason.RETURNED, uid, is_forced=force, is_adopted=adopted)

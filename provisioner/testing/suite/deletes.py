@@ -28,24 +28,21 @@ def test_to_delete_what_is_not_there_is_a_success(place: Place) -> None:
 
 
 def test_deleted_twice_is_a_success(place: Place) -> None:
-    place.create(1)
-    uid = place.until_seen(ONE).fingerprint.uid
+    uid = place.create_running(1).fingerprint.uid
     assert place.delete(ONE, uid).failure is None
     assert place.delete(ONE, uid).failure is None
     place.until_gone(ONE)
 
 
 def test_another_machine_of_the_same_name_is_never_deleted(place: Place) -> None:
-    place.create(1)
-    before = place.until_seen(ONE)
+    before = place.create_running(1)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid).failure is None
     wait_for_other_machine(place, before)
 
 
 def test_force_ends_only_the_machine_with_the_given_uid(place: Place) -> None:
-    place.create(1)
-    before = place.until_seen(ONE)
+    before = place.create_running(1)
     place.recreate(ONE)
     assert place.delete(ONE, before.fingerprint.uid, force=True).failure is None
     after = wait_for_other_machine(place, before)
@@ -65,8 +62,7 @@ def test_of_foreign_machines_only_an_adopted_one_is_deleted(place: Place) -> Non
 
 
 def test_a_delete_whose_response_is_lost_is_ambiguous_and_applied(place: Place) -> None:
-    place.create(1)
-    uid = place.until_seen(ONE).fingerprint.uid
+    uid = place.create_running(1).fingerprint.uid
     place.lose_responses()
     failure = place.delete(ONE, uid).failure
     assert failure is not None
@@ -84,7 +80,6 @@ def test_one_delete_that_fails_stops_no_other(place: Place) -> None:
 
 
 def test_no_delete_is_sent_when_the_time_is_over(place: Place) -> None:
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     assert place.backend.delete([Delete(ONE, place.pool, DeleteReason.RETURNED)], lambda: False) == []
     assert place.present() == [ONE]

@@ -81,8 +81,7 @@ def test_a_machine_that_ended_is_never_seen_as_live_and_leaves_nothing(place: Pl
 
 
 def test_a_machine_that_its_place_begins_again_is_gone_or_another(place: Place) -> None:
-    place.create(1)
-    before = place.until_seen(ONE)
+    before = place.create_running(1)
     if not place.restart(ONE):
         pytest.skip("the place begins no machine again")
 
@@ -95,8 +94,7 @@ def test_a_machine_that_its_place_begins_again_is_gone_or_another(place: Place) 
 
 
 def test_of_two_objects_of_one_name_each_is_deleted_by_its_uid(place: Place) -> None:
-    place.create(1)
-    first = place.until_seen(ONE).fingerprint.uid
+    first = place.create_running(1).fingerprint.uid
     assert not place.observe().doubles
     if not place.double(ONE):
         pytest.skip("the place keeps names unique")

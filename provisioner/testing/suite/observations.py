@@ -22,8 +22,7 @@ def test_a_snapshot_begins_when_it_was_asked_for(place: Place) -> None:
 
 
 def test_the_mapping_is_the_same_object_while_nothing_changes(place: Place) -> None:
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     first = place.observe().machines
     assert place.observe().machines is first
     place.create(2)
@@ -49,8 +48,7 @@ def test_the_spec_has_a_fingerprint_that_stays(place: Place) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("fault", ["black_out", "hang"])
 def test_a_failed_observation_raises_and_a_later_one_is_complete_again(place: Place, fault: str) -> None:
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     getattr(place, fault)()
 
     def fails() -> BaseException | None:

@@ -14,8 +14,7 @@ from provisioner.testing.waiting import until
 
 
 def test_a_machine_that_others_deleted_is_absent(place: Place) -> None:
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     place.remove(ONE)
     place.until_gone(ONE)
     assert place.observe().machines == {}, "and it stays so"
@@ -24,8 +23,7 @@ def test_a_machine_that_others_deleted_is_absent(place: Place) -> None:
 def test_foreign_machines_are_invisible_and_untouched(place: Place) -> None:
     place.spawn_foreign("web-1")
     place.spawn_foreign("hf-not-our-shape")
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     assert list(place.observe().machines) == [ONE]
     assert place.delete("web-1").failure is None
     place.delete(ONE)
@@ -46,8 +44,7 @@ def test_a_name_that_others_use_is_neither_ours_nor_deleted(place: Place) -> Non
 
 def test_sought_machines_that_are_not_ours_are_foreign(place: Place) -> None:
     place.spawn_foreign("web-1")
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     snapshot = place.observe(["web-1", "web-2", ONE, UNKNOWN])
     assert snapshot.foreign == {"web-1"}
     assert snapshot.asked == {"web-1", "web-2", ONE, UNKNOWN}
@@ -55,8 +52,7 @@ def test_sought_machines_that_are_not_ours_are_foreign(place: Place) -> None:
 
 
 def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_left_alone(place: Place) -> None:
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
     place.copy(ONE, UNKNOWN)
 
     def noticed() -> bool:
@@ -70,8 +66,7 @@ def test_a_copy_of_a_machine_under_another_name_is_neither_ours_nor_gone_and_is_
 
 
 def test_a_machine_that_loses_what_marks_it_as_ours_is_found_by_its_name_and_uid(place: Place) -> None:
-    place.create(1)
-    uid = place.until_seen(ONE).fingerprint.uid
+    uid = place.create_running(1).fingerprint.uid
     place.stray(ONE)
 
     def asked(uid: str) -> Machine | None:
@@ -130,8 +125,7 @@ def neighbour(place: Place, which: str) -> Backend:
 def test_machines_of_another_pool_or_provisioner_are_not_ours(place: Place, which: str) -> None:
     other = neighbour(place, which)
     assert errors(other.create([Create(UNKNOWN, other.pool, "small", OTHER_REQUEST)], always)) == [None]
-    place.create(1)
-    place.until_seen(ONE)
+    place.create_running(1)
 
     def running() -> set[str]:
         """Return the names of the running machines of the other pool or provisioner."""
