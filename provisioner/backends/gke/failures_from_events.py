@@ -63,26 +63,22 @@ NO_ADDRESS = (
 Azure's) report that the node has no more addresses for pods."""
 
 
-class PodEvents:
+class PodEvents(Readings):
     """A background reader of the Events on the waiting pods in the given caches."""
 
     def __init__(self, api: KubeApi, namespace: str, caches: PodCaches) -> None:
         self._api, self._caches = api, caches
         self._path = f"/api/v1/namespaces/{namespace}/events"
-        self._readings = Readings(f"events {self._path}")
+        super().__init__(f"events {self._path}")
 
     def observe(self) -> None:
         """Begin to read Events in the background, and return at once. Do nothing if it is too early for another
         reading."""
-        self._readings.begin(self._api.times.events, self._next_reading)
+        self.begin(self._api.times.events, self._next_reading)
 
     def _next_reading(self) -> Callable[[], None] | None:
         waiting = self._caches.waiting(self._api.times.waiting)
         return partial(self._read, waiting) if waiting else None
-
-    def close(self) -> None:
-        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
-        self._readings.close()
 
     def _read(self, waiting: Collection[Wait]) -> None:
         """Read the Events on these pods, and store in the caches why the pods wait."""
@@ -94,7 +90,7 @@ class PodEvents:
         except BackendError as error:
             details = {"path": self._path, **error.failure.log_fields}
             log.warning("Events of waiting pods could not be read", extra=details)
-            self._readings.put_off(error.retry_after or 0.0)
+            self.put_off(error.retry_after or 0.0)
             return
         self._caches.explain(explained)
 

@@ -27,22 +27,22 @@ PAUSE_SECONDS = 30.0
 spec of its pod can then show that it was a Spot node."""
 
 
-class SpotNodes:
+class SpotNodes(Readings):
     """The Spot and preemptible nodes among the nodes to which pods were bound. Thread-safe."""
 
     def __init__(self, api: KubeApi) -> None:
+        super().__init__("spot nodes")
         self._api = api
-        self._lock = threading.Lock()
+        self._nodes_lock = threading.Lock()
         self._nodes: dict[str, bool | None] = {}
         """By node name, in the order of first use: True for Spot, False for any other node, None if its labels were
         not read yet."""
-        self._readings = Readings("spot nodes")
 
     def is_spot(self, name: str) -> bool | None:
         """Return True if the labels of the node show that it is a Spot node; None if the labels were not read yet. The
         next reading reads missing labels."""
         if name and name not in self._nodes:
-            with self._lock:
+            with self._nodes_lock:
                 self._nodes.setdefault(name, None)
                 while len(self._nodes) > MOST:
                     del self._nodes[next(iter(self._nodes))]
@@ -50,11 +50,7 @@ class SpotNodes:
 
     def observe(self) -> None:
         """Begin to read if a node is unknown and the pause is over. Return at once."""
-        self._readings.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
-
-    def close(self) -> None:
-        """Wait up to ``CLOSE_SECONDS`` for a reading that is under way."""
-        self._readings.close()
+        self.begin(PAUSE_SECONDS, lambda: self._read if None in self._nodes.values() else None)
 
     def _read(self) -> None:
         """Read the names of the Spot nodes. Note which nodes are Spot nodes. A node that became known during the
@@ -65,13 +61,13 @@ class SpotNodes:
                 spot = frozenset(self._list())
         except BackendError as error:
             refused = isinstance(error, KubeError) and error.status in NOT_FOR_US
-            self._readings.put_off(float("inf") if refused else error.retry_after or 0.0)
+            self.put_off(float("inf") if refused else error.retry_after or 0.0)
             if refused:
                 log.info("Spot nodes are not known: only the pods show a preemption", extra=error.failure.log_fields)
             else:
                 log.warning("Nodes could not be read", extra=error.failure.log_fields)
             return
-        with self._lock:
+        with self._nodes_lock:
             for name in met:
                 if self._nodes.get(name, True) is not True:
                     self._nodes[name] = name in spot
