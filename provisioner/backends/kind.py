@@ -110,3 +110,12 @@ class Kind(ABC, Generic[SomePool]):
         """Return the machine size that the settings contain; None if only the place knows it. Raise OSError or
         ValueError if a file has changed."""
         return None
+
+
+class JobKind(Kind[SomePool]):
+    """A kind whose machines are jobs of a scheduler."""
+
+    def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
+        """Return a problem if ``require_dns`` is set."""
+        text = "jobs have no host names of their own; leave it out"
+        return [Problem("", "require_dns", text)] if body.get("require_dns") else []

@@ -10,7 +10,7 @@ from typing import Any
 from provisioner.backends import Backend
 from provisioner.backends.command.records import FIELDS, NEEDED
 from provisioner.backends.command.settings import CommandPool, placeholders
-from provisioner.backends.kind import Kind, Surroundings
+from provisioner.backends.kind import JobKind, Surroundings
 from provisioner.optional_packages import extra
 from provisioner.schema.setting_types import Site
 from provisioner.schema.validation import Problem, suggestion
@@ -26,7 +26,7 @@ LAST_JOB = (
 )
 
 
-class Command(Kind[CommandPool]):
+class Command(JobKind[CommandPool]):
     """Jobs of any scheduler that has commands."""
 
     name = "command"
@@ -45,9 +45,7 @@ class Command(Kind[CommandPool]):
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Return the problems of ``require_dns``, arguments, variables, fields and states. If a setting has a wrong
         type, only ``require_dns`` is checked."""
-        problems = []
-        if body.get("require_dns"):
-            problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))
+        problems = super().problems(body, inherited, around)
         try:
             pool = CommandPool.model_validate({"name": "pool", **body}, context=around)
         except ValueError:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.kind import Kind, Surroundings
+from provisioner.backends.kind import JobKind
 from provisioner.backends.ray.settings import RayPool
 from provisioner.optional_packages import extra
 from provisioner.schema.setting_types import Site
-from provisioner.schema.validation import Problem
 
 
-class Ray(Kind[RayPool]):
+class Ray(JobKind[RayPool]):
     """Jobs of Ray clusters."""
 
     name = "ray"
@@ -29,11 +27,6 @@ class Ray(Kind[RayPool]):
         from provisioner.backends.ray.backend import RayBackend
 
         return lambda pool: RayBackend(pool, RayApi(pool), provisioner=site.id, prefix=site.prefix)
-
-    def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem if ``require_dns`` is set."""
-        text = "jobs have no host names of their own; leave it out"
-        return [Problem("", "require_dns", text)] if body.get("require_dns") else []
 
     def warnings(self, pool: RayPool) -> list[str]:
         """Return warnings about three settings. Machines may run on the head, machines may share a host, or a token may

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from provisioner.backends import Backend, MachineSize
-from provisioner.backends.kind import Kind, Surroundings
+from provisioner.backends.kind import JobKind, Surroundings
 from provisioner.backends.slurm.settings import SlurmPool
 from provisioner.optional_packages import extra
 from provisioner.schema.setting_types import Site
@@ -15,7 +15,7 @@ from provisioner.schema.validation import Problem
 LOCAL = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 
-class Slurm(Kind[SlurmPool]):
+class Slurm(JobKind[SlurmPool]):
     """Jobs of Slurm clusters."""
 
     name = "slurm"
@@ -41,9 +41,7 @@ class Slurm(Kind[SlurmPool]):
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
         """Return a problem if ``require_dns`` is set, and a problem if the script cannot be read."""
-        problems = []
-        if body.get("require_dns"):
-            problems.append(Problem("", "require_dns", "jobs have no host names of their own; leave it out"))
+        problems = super().problems(body, inherited, around)
         file = around.beside(body.get("script_file"))
         try:
             if isinstance(body.get("script_file"), str):
