@@ -203,10 +203,13 @@ def user_of(path: Path | str, runs: Path, expires: str = "", **more: Any) -> dic
         pytest.param("tomorrow", 0.0, "t2", id="an unreadable end: requested each time"),
     ],
 )
-def test_a_plugins_token_is_renewed_before_it_ends(tmp_path: Path, expires: str, later: float, token: str) -> None:
+def test_a_plugins_token_is_renewed_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expires: str, later: float, token: str
+) -> None:
     clock = [EPOCH]
+    monkeypatch.setattr(exec_plugin, "time", SimpleNamespace(time=lambda: clock[0]))
     settings = user_of(plugin(tmp_path, COUNTING), tmp_path / "runs", expires)["exec"]
-    asked = ExecPlugin(settings, tmp_path, {}, wall=lambda: clock[0])
+    asked = ExecPlugin(settings, tmp_path, {})
     assert asked.header() == "Bearer t1"
     clock[0] += later
     assert asked.header() == f"Bearer {token}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,14 +31,7 @@ HINT = "install it where the provisioner runs, or let the pool name endpoint and
 class ExecPlugin:
     """The plugin of one user of a kubeconfig. Not thread-safe."""
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any],
-        directory: Path,
-        cluster: Mapping[str, Any],
-        *,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any], directory: Path, cluster: Mapping[str, Any]) -> None:
         """Read the user's ``exec`` settings without running the plugin. Raise BackendError for invalid settings.
 
         ``directory``: directory of the kubeconfig. ``cluster``: description of the cluster for the plugin.
@@ -55,12 +48,11 @@ class ExecPlugin:
         described = {"cluster": dict(cluster)} if settings.get("provideClusterInfo") else {}
         info = {"apiVersion": self._version, "kind": "ExecCredential", "spec": {"interactive": False, **described}}
         self._environment["KUBERNETES_EXEC_INFO"] = json.dumps(info)
-        self._wall = wall
         self._token, self._renew_at = "", float("-inf")
 
     def header(self) -> str:
         """Return the value of the Authorization header. Raise BackendError if the plugin returns no token."""
-        if (began_at := self._wall()) >= self._renew_at:
+        if (began_at := time.time()) >= self._renew_at:
             self._token, expires = self._get_token()
             self._renew_at = _renewal_at(began_at, expires)
         return f"Bearer {self._token}"
