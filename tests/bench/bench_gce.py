@@ -41,6 +41,7 @@ from provisioner.loop.clock import LoopClock
 from provisioner.loop.observers import Observer
 from provisioner.model import Create, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
+from provisioner.schema.setting_types import Site as Owner
 from tests.support.hostfactory.sites import Site, template
 
 ROOT = Path(__file__).parent.parent.parent
@@ -266,9 +267,12 @@ def memory(directory: Path, cloud: Cloud) -> int:
 def main() -> int:
     """Print the table; 1 when a goal is missed."""
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
-        projects, made = Projects("hf"), pools(here.compute)
+        projects, made = Projects(Owner("demo", "hf")), pools(here.compute)
         measured = traffic(here, projects, made)
-        observations, typed = cpu_of_observations(Projects("hf"), made), cpu_of_typed_client(here.compute)
+        observations, typed = (
+            cpu_of_observations(Projects(Owner("demo", "hf")), made),
+            cpu_of_typed_client(here.compute),
+        )
         peak = memory(Path(name), here)
     return report(
         [

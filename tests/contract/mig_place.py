@@ -19,6 +19,7 @@ from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
 from provisioner.names import name_pattern
+from provisioner.schema.setting_types import Site
 from provisioner.testing.place import PREFIX, How, Place
 from tests.support.clients.wire import Wire
 from tests.support.clouds.compute_cloud import QUICK
@@ -62,7 +63,7 @@ class MigPlace(Place):
             **({"zone": spec.zone} if spec.zone else {"region": spec.region}),
         )
         times = ComputeTimes(call=self.call, admission=2.0)
-        self._opened.append(MigBackend(settings, Projects(PREFIX, times=times)))
+        self._opened.append(MigBackend(settings, Projects(Site("demo", PREFIX), times=times)))
         return self._opened[-1]
 
     def close(self) -> None:

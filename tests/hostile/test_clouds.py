@@ -43,6 +43,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.commands import observe_pools
 from provisioner.model import Create, ErrorClass
+from provisioner.schema.setting_types import Site
 from tests.conformance.stage import SECONDS, Case, Grid, stage
 from tests.hostile.figures import ATTACK, MEBIBYTES
 from tests.support.clients.kube_access import Plain
@@ -76,7 +77,7 @@ def gke(directory: Path, address: str, call: float = SHORT) -> GkeBackend:
 def mig(_: Path, address: str, call: float = SHORT) -> MigBackend:
     place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a"}
     pool = MigPool(name="mig", endpoint=address, observe_seconds=1, lag_seconds=1, **place)
-    return MigBackend(pool, Projects("hf", times=ComputeTimes(call=call, admission=call)))
+    return MigBackend(pool, Projects(Site("demo", "hf"), times=ComputeTimes(call=call, admission=call)))
 
 
 def observe(backend: Backend) -> str:
@@ -293,7 +294,8 @@ def kube_list(address: str) -> list[str]:
 
 
 def compute_list(address: str) -> list[str]:
-    reads = ComputeApi(address, "p", NoCredentials(address), prefix="hf", budget=CallBudget(100, 1.0))
+    group = MigPool(name="mig", project="p", zone="us-central1-a", group="g", endpoint=address)
+    reads = ComputeApi(group, NoCredentials(address), "hf", CallBudget(100, 1.0), ComputeTimes())
     return list(reads.instances("z", time.monotonic() + SECONDS * PATIENCE))
 
 

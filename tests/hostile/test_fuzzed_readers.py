@@ -38,6 +38,7 @@ from provisioner.backends.place_clock import PlaceClock
 from provisioner.backends.proxies_and_authorities import seconds_until
 from provisioner.backends.responses import ODD_RESPONSES, json_object, translated_errors
 from provisioner.model import Create, Snapshot
+from provisioner.schema.setting_types import Site
 from tests.hostile.fuzzing import JUNK, SEEDS, fuzzed, mutated
 from tests.support.clients.kube_access import Plain
 
@@ -334,7 +335,9 @@ def test_a_look_at_a_group(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ComputeApi, "_send", send)
         place = {"project": "demo-project", "zone": "us-central1-a", "group": "hf-a", "endpoint": "http://x"}
-        backend = MigBackend(MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), Projects("hf"))
+        backend = MigBackend(
+            MigPool(name="mig", observe_seconds=0.001, lag_seconds=0.0, **place), Projects(Site("demo", "hf"))
+        )
         backend._admissions.expect("o", [NAMES[1]])
         seen = list(observations(backend, changes.append, lambda one: mutated(one, chance)))
         for ask in (backend.check, backend.size):

@@ -28,6 +28,7 @@ from provisioner.model import (
     Outcome,
     Phase,
 )
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.mig_bench import (
     CREATES,
     DELETES,
@@ -90,7 +91,7 @@ def test_creates_are_sent_however_often_machines_are_returned_and_however_long_t
 
 
 def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
-    backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), Projects("hf"))
+    backend = MigBackend(pool(zonal.cloud.url, observe_seconds=30), Projects(Site("demo", "hf")))
     backend.observe(1.0, {})
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(backend.observe, 1.0, ())
@@ -100,7 +101,7 @@ def test_the_end_of_the_loop_does_not_wait_for_a_look(zonal: Bench) -> None:
 
 def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Bench) -> None:
     resolvable: set[str] = set()
-    zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), Projects("hf"))
+    zonal.backend = MigBackend(pool(zonal.cloud.url, require_dns=True), Projects(Site("demo", "hf")))
     zonal.backends.append(zonal.backend)
     zonal.backend._observer._resolver = Resolver(lookup=resolvable.__contains__, clock=lambda: float("inf"))
     zonal.create(1)

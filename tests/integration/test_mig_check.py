@@ -23,6 +23,7 @@ from provisioner.commands.loop_service import Service
 from provisioner.lab.cloud.compute.settings import Switches, UnknownPlace, UnknownProject
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import ErrorClass
+from provisioner.schema.setting_types import Site as Owner
 from provisioner.settings.reload import Configuration
 from provisioner.state.directory import StateDir
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -292,7 +293,7 @@ def test_a_loop_says_the_same_of_a_missing_project_zone_or_region(
 ) -> None:
     cloud.set_faults(absent(status, message))
     pool = MigPool(name="a", project=PROJECT, endpoint=cloud.url, observe_seconds=0.01, **place)
-    with closing(MigBackend(pool, Projects("hf"))) as backend, pytest.raises(BackendError) as caught:
+    with closing(MigBackend(pool, Projects(Owner("demo", "hf")))) as backend, pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     failure = caught.value.failure
     assert failure.error.needs_operator, "only an operator can fix it"

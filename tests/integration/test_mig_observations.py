@@ -29,6 +29,7 @@ from provisioner.model import (
     Machine,
     Phase,
 )
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.compute_cloud import ComputeCloud
 from tests.support.clouds.mig_bench import (
     PROJECT,
@@ -111,7 +112,7 @@ def test_running_without_an_address_is_not_running_yet(zonal: Bench) -> None:
 def test_pools_of_one_zone_read_it_once() -> None:
     specs = [advised(project=PROJECT, name=f"hf-{letter}", zone="us-central1-a") for letter in "abc"]
     with ComputeCloud(specs, speed=2.0) as cloud:
-        projects = Projects("hf")
+        projects = Projects(Site("demo", "hf"))
         settings = [
             MigPool(name=spec.name, project=PROJECT, zone=spec.zone, group=spec.name, endpoint=cloud.url)
             for spec in specs
@@ -135,7 +136,7 @@ def test_a_snapshot_is_as_old_as_the_oldest_of_the_lists_that_it_shares() -> Non
     same_instances = advised(project=PROJECT, name="hf-3", zone="us-central1-a")
     specs = (first, same_groups, same_instances)
     with ComputeCloud(specs) as cloud:
-        projects = Projects("hf")
+        projects = Projects(Site("demo", "hf"))
         backends = [MigBackend(pool(cloud.url, spec, name=spec.name, observe_seconds=30.0), projects) for spec in specs]
         assert [backend.observe(1.0 + number, {}).began_at for number, backend in enumerate(backends)] == [1.0] * 3
         lists = Counter(path.rpartition("/")[2] for _, path in cloud.requests)
@@ -378,7 +379,7 @@ def test_members_that_are_being_made_may_be_listed_late(zonal: Bench) -> None:
 )
 def test_a_response_of_another_shape_fails_the_look(body: bytes) -> None:
     with OddServer(body) as address:
-        backend = MigBackend(pool(address), Projects("hf"))
+        backend = MigBackend(pool(address), Projects(Site("demo", "hf")))
         with pytest.raises(BackendError) as raised:
             backend.observe(1.0, {})
         assert raised.value.failure.error in (ErrorClass.UNAVAILABLE, ErrorClass.OTHER)
@@ -389,7 +390,7 @@ def test_a_response_of_another_shape_fails_the_look(body: bytes) -> None:
 
 def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
     with OddServer(b'{"kind": "compute#instanceGroupManagerList", "unreachables": ["zones/us-central1-a"]}') as address:
-        backend = MigBackend(pool(address), Projects("hf"))
+        backend = MigBackend(pool(address), Projects(Site("demo", "hf")))
         with pytest.raises(BackendError, match="partial answer, unreachable"):
             backend.observe(1.0, {})
         backend.close()
@@ -398,14 +399,14 @@ def test_a_list_that_names_places_which_it_could_not_reach_is_no_list() -> None:
 @pytest.mark.parametrize("body", [b"[]", b'{"managedInstances": [3]}'])
 def test_a_response_of_another_shape_fails_a_delete(body: bytes) -> None:
     with OddServer(body) as address:
-        backend = MigBackend(pool(address), Projects("hf"))
+        backend = MigBackend(pool(address), Projects(Site("demo", "hf")))
         assert len(failures(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED)], lambda: True))) == 1
         backend.close()
 
 
 def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> None:
     with OddServer(b" " * 1000, pause=0.1) as address:
-        backend = MigBackend(pool(address), Projects("hf", times=ComputeTimes(call=1.0)))
+        backend = MigBackend(pool(address), Projects(Site("demo", "hf"), times=ComputeTimes(call=1.0)))
         with pytest.raises(BackendError) as raised:
             backend.observe(1.0, {})
         assert raised.value.failure.error is ErrorClass.TIMEOUT
@@ -416,7 +417,7 @@ def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> No
 def test_a_create_whose_response_drips_ends_with_its_time() -> None:
     """Its pool would neither create nor delete anything meanwhile."""
     with OddServer(b" " * 1000, pause=0.1) as address:
-        backend = MigBackend(pool(address), Projects("hf", times=ComputeTimes(call=1.0)))
+        backend = MigBackend(pool(address), Projects(Site("demo", "hf"), times=ComputeTimes(call=1.0)))
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
         backend.close()
 
@@ -462,7 +463,7 @@ def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
 
 def test_a_bad_key_file_makes_the_pool_unobservable_and_nothing_worse(tmp_path: Path) -> None:
     key = tmp_path / "key.json"
-    backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), Projects("hf"))
+    backend = MigBackend(pool("https://127.0.0.1:9", credentials=key), Projects(Site("demo", "hf")))
     with pytest.raises(BackendError) as raised:
         backend.observe(1.0, {})
     assert raised.value.failure.error is ErrorClass.DENIED
@@ -508,6 +509,6 @@ def test_settings_that_will_go_wrong_are_said_once(caplog: pytest.LogCaptureFixt
 def test_an_endpoint_with_or_without_path_is_the_same() -> None:
     with ComputeCloud([ZONAL]) as cloud:
         for endpoint in (cloud.host, cloud.host + "/", cloud.url, cloud.url.rstrip("/")):
-            backend = MigBackend(pool(endpoint), Projects("hf"))
+            backend = MigBackend(pool(endpoint), Projects(Site("demo", "hf")))
             assert backend.observe(1.0, {}).machines == {}
             backend.close()

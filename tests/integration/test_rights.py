@@ -33,6 +33,7 @@ from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.server import Simulator
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Create, Delete, DeleteReason, LossCause, Phase, Snapshot
+from provisioner.schema.setting_types import Site
 from provisioner.testing.place import always
 from tests.contract.mig_place import QUICK_GROUP
 from tests.contract.places import QUICK_PODS, QUICK_WATCH
@@ -84,7 +85,7 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
     pool = MigPool(
         name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
     )
-    backend = MigBackend(pool, Projects("hf", times=ComputeTimes(admission=0.2)))
+    backend = MigBackend(pool, Projects(Site("demo", "hf"), times=ComputeTimes(admission=0.2)))
     create = Create(NAME, "m", "T", REQUEST)
     try:
         assert backend.check(10) != []

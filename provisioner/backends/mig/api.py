@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import google.auth.credentials
+from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError
 from google.auth.transport import DEFAULT_REFRESH_STATUS_CODES
 from google.auth.transport.requests import AuthorizedSession
@@ -96,18 +96,12 @@ class ComputeApi:
     """The calls of one project. Thread-safe."""
 
     def __init__(
-        self,
-        root: str,
-        project: str,
-        credentials: google.auth.credentials.Credentials,
-        *,
-        prefix: str,
-        budget: CallBudget,
-        times: ComputeTimes = USUAL_TIMES,
+        self, pool: MigPool, credentials: Credentials, prefix: str, budget: CallBudget, times: ComputeTimes
     ) -> None:
+        """Prepare the connections. ``pool``: one of the project's pools that use these credentials."""
         self.times = times
-        self._url, self._beta = f"{root}/compute/v1/", f"{root}/compute/beta/"
-        self._project = f"projects/{project}"
+        self._url, self._beta = f"{pool.address}/compute/v1/", f"{pool.address}/compute/beta/"
+        self._project = f"projects/{pool.project}"
         self._prefix = f"{prefix}-"
         self._budget = budget
         self.clock, self._advice = PlaceClock(), str(getattr(credentials, "advice", ""))

@@ -42,8 +42,7 @@ class Mig(Kind[MigPool]):
         from provisioner.backends.mig.backend import MigBackend
         from provisioner.backends.mig.shared_lists import Projects
 
-        projects = Projects(site.prefix, site.adopt_prefixes, calls_per_minute=site.compute.calls_per_minute)
-        return partial(MigBackend, projects=projects)
+        return partial(MigBackend, projects=Projects(site))
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
         """Return project and credentials of HF's provider config, and the environment's endpoint."""

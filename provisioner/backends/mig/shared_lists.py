@@ -18,7 +18,7 @@ from provisioner.backends.mig.settings import MigPool
 from provisioner.backends.responses import translated_errors
 from provisioner.backends.shared_list import ListResult, SharedList
 from provisioner.names import name_pattern
-from provisioner.schema.setting_types import Compute
+from provisioner.schema.setting_types import Site
 
 Lists = SharedList[Mapping[str, Json]]
 Result = ListResult[Mapping[str, Json]]
@@ -30,19 +30,13 @@ class Project:
 
     def __init__(self, pool: MigPool, projects: Projects, budget: CallBudget) -> None:
         """Prepare the connections. ``pool``: one of the project's pools that use these credentials."""
-        self.prefix, self.adopt_prefixes = projects.prefix, projects.adopt_prefixes
+        self.prefix, self.adopt_prefixes = projects.site.prefix, projects.site.adopt_prefixes
         self._shape = name_pattern(self.prefix)
         self.budget = budget
         endpoint = pool.endpoint or ""
         plain = endpoint.startswith("http://")
-        self.api = ComputeApi(
-            pool.address,
-            pool.project,
-            NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials),
-            prefix=self.prefix,
-            budget=budget,
-            times=projects.times,
-        )
+        credentials = NoCredentials(endpoint) if plain else FollowedCredentials(pool.credentials)
+        self.api = ComputeApi(pool, credentials, self.prefix, budget, projects.times)
         self._lock = threading.Lock()
         self._lists: dict[str, Lists] = {}
 
@@ -83,18 +77,10 @@ class Project:
 class Projects:
     """All projects of one provisioner."""
 
-    def __init__(
-        self,
-        prefix: str,
-        adopt_prefixes: tuple[str, ...] = (),
-        *,
-        calls_per_minute: int = Compute().calls_per_minute,
-        times: ComputeTimes = USUAL_TIMES,
-    ) -> None:
-        """Store the settings and make no call yet. Members whose names begin with one of ``adopt_prefixes`` do not
-        count as foreign."""
-        self.prefix, self.adopt_prefixes, self.times = prefix, adopt_prefixes, times
-        self._calls_per_minute = calls_per_minute
+    def __init__(self, site: Site, times: ComputeTimes = USUAL_TIMES) -> None:
+        """Store the settings and make no call yet. Members whose names begin with one of the site's ``adopt_prefixes``
+        do not count as foreign."""
+        self.site, self.times = site, times
         self._projects: dict[tuple[str, ...], Project] = {}
         self._budgets: dict[tuple[str, str], CallBudget] = {}
         """Call budgets by address and project, because Compute counts all calls of a project together."""
@@ -104,6 +90,6 @@ class Projects:
         quota_key = pool.address, pool.project
         key = (*quota_key, str(pool.credentials))
         if key not in self._projects:
-            budget = self._budgets.setdefault(quota_key, CallBudget(self._calls_per_minute, self.times.window))
-            self._projects[key] = Project(pool, self, budget)
+            budget = CallBudget(self.site.compute.calls_per_minute, self.times.window)
+            self._projects[key] = Project(pool, self, self._budgets.setdefault(quota_key, budget))
         return self._projects[key]

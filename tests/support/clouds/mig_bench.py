@@ -17,6 +17,7 @@ from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.model import Create, Delete, DeleteReason, ErrorClass, Machine, Outcome, Phase, Snapshot
 from provisioner.names import machine_name
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.compute_cloud import QUICK, ComputeCloud
 from tests.support.clouds.specs import advised
 from tests.support.waiting import until
@@ -57,7 +58,9 @@ class Bench:
 
     def restarted(self, times: ComputeTimes = USUAL_TIMES, adopt_prefixes: tuple[str, ...] = ()) -> MigBackend:
         """Return a new backend without any state, as after a restart of the loop."""
-        self.backend = MigBackend(pool(self.cloud.url, self.spec), Projects("hf", adopt_prefixes, times=times))
+        self.backend = MigBackend(
+            pool(self.cloud.url, self.spec), Projects(Site("demo", "hf", adopt_prefixes), times=times)
+        )
         self.backends.append(self.backend)
         return self.backend
 

@@ -25,6 +25,7 @@ from provisioner.lab.cloud.world import Fault
 from provisioner.loop.cycle_report import Mandate
 from provisioner.loop.reconciler import Reconciler
 from provisioner.model import Limits, Observation, ObservationFailed, PoolLimits, TemplateLimits
+from provisioner.schema.setting_types import Compute, Site
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
 from tests.support.clouds.compute_cloud import ComputeCloud
@@ -91,7 +92,7 @@ class Grid:
         """Start a new loop that has only what the former loop has recorded."""
         self._close()
         times = ComputeTimes(admission=0.1, window=0.0)
-        projects = Projects("hf", calls_per_minute=1_000_000, times=times)
+        projects = Projects(Site("demo", "hf", compute=Compute(calls_per_minute=1_000_000)), times=times)
         self.backends = {spec.name: MigBackend(self._pool(spec), projects) for spec in self.specs}
         self._loop = Reconciler(
             clock=self,

@@ -37,6 +37,7 @@ from provisioner.model import (
     Snapshot,
     TemplateLimits,
 )
+from provisioner.schema.setting_types import Compute, Site
 from provisioner.state import new_ids
 from provisioner.state.directory import StateDir
 from provisioner.state.errors import StateMissing
@@ -154,7 +155,7 @@ class VirtualSite:
     def restart(self) -> None:
         """Start a new loop that has only the files of the former loop."""
         self._close()
-        projects = Projects(PREFIX, calls_per_minute=1_000_000, times=PATIENCE)
+        projects = Projects(Site("demo", PREFIX, compute=Compute(calls_per_minute=1_000_000)), times=PATIENCE)
         pools = {spec.name: _pool(spec, self.groups[spec.name]) for spec in self.specs}
         self.backends = {name: MigBackend(pool, projects) for name, pool in pools.items()}
         self.actors = InlineActors(self.backends)

@@ -16,7 +16,7 @@ from requests.adapters import BaseAdapter
 from provisioner.backends import BackendError
 from provisioner.backends.call_budget import CallBudget
 from provisioner.backends.google_auth import FollowedCredentials
-from provisioner.backends.mig.api import ComputeApi
+from provisioner.backends.mig.api import USUAL_TIMES, ComputeApi
 from provisioner.backends.mig.settings import MigPool
 from provisioner.model import ErrorClass
 
@@ -45,11 +45,11 @@ class Busy(BaseAdapter):
 
 def reading(server: Busy, credentials: Credentials | None = None) -> ComputeApi:
     api = ComputeApi(
-        GROUP.address,
-        "p",
+        GROUP,
         credentials or AnonymousCredentials(),  # type: ignore[no-untyped-call]
-        prefix="hf",
-        budget=CallBudget(100, 60.0),
+        "hf",
+        CallBudget(100, 60.0),
+        USUAL_TIMES,
     )
     api._session.mount("https://", server)
     return api

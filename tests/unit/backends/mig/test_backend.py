@@ -12,6 +12,7 @@ from provisioner.backends.mig.backend import MigBackend, request_key
 from provisioner.backends.mig.compute_fields import Member
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.model import Delete, DeleteReason
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.mig_bench import REGIONAL, classes, name, pool
 
 
@@ -26,7 +27,7 @@ def test_a_failed_create_has_another_request_id_and_only_so_many_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(migs, "REMEMBERED_FAILURES", 2)
-    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     keys = [request_key(("mig",), [name(number)]) for number in (1, 2, 3)]
     ids = [backend._request_id(key) for key in keys]
     assert ids == [backend._request_id(key) for key in keys]
@@ -39,7 +40,7 @@ def test_a_failed_create_has_another_request_id_and_only_so_many_are_remembered(
 @pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
 def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is not asked to delete an abandoned instance."""
-    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
     monkeypatch.setattr(backend, "_members", lambda: {name(1): leaving})
     assert classes(backend.delete([Delete(name(1), "m", DeleteReason.RETURNED, "7")], lambda: True)) == {name(1): None}
@@ -50,7 +51,7 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the group would make another instance under its name."""
-    backend = MigBackend(pool("http://127.0.0.1:9"), Projects("hf"))
+    backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     sent: list[str] = []
     members = {
         name(number): Member(name(number), id_, "z", "", "CREATING", None) for number, id_ in ((1, ""), (2, "8"))
@@ -67,7 +68,7 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A regional group may not have chosen a zone yet. Compute refuses addresses and bare names in one request."""
-    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects("hf"))
+    backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects(Site("demo", "hf")))
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}
     sent: list[list[str]] = []
@@ -82,7 +83,7 @@ def test_members_without_a_zone_are_named_in_a_call_of_their_own(
 
 def test_an_observation_waits_for_a_part_of_the_pace_after_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     now, waits = [1000.0], list[float]()
-    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), Projects("hf"))
+    backend = MigBackend(pool("http://127.0.0.1:9", observe_seconds=30.0), Projects(Site("demo", "hf")))
     monkeypatch.setattr(migs, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(backend._ending, "wait", waits.append)
     monkeypatch.setattr(backend._observer, "observe", lambda *_: None)

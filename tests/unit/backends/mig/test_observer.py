@@ -18,6 +18,7 @@ from provisioner.backends.mig.shared_lists import Projects
 from provisioner.lab.cloud.compute.settings import MigSpec
 from provisioner.lab.cloud.world import Fault
 from provisioner.model import Delete, DeleteReason, LossCause, Phase, Snapshot
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
@@ -31,7 +32,7 @@ class Watch:
     def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
         self._wire, self.cloud = wire, cloud
         settings = pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001)
-        self.backend = MigBackend(settings, Projects("hf"))
+        self.backend = MigBackend(settings, Projects(Site("demo", "hf")))
         self.backend.create(creates(1, 2), lambda: True)
         self.settle()
         assert [one.phase for one in self.observe().machines.values()] == [Phase.RUNNING] * 2

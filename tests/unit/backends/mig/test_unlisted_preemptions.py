@@ -15,6 +15,7 @@ from provisioner.backends.mig.instance_states import Observed
 from provisioner.backends.mig.shared_lists import Projects
 from provisioner.backends.mig.unlisted_preemptions import Preemptions, is_unexplained
 from provisioner.model import Delete, DeleteReason, ErrorClass, Fingerprint, LossCause, Machine, Phase
+from provisioner.schema.setting_types import Site
 from tests.support.clouds.mig_bench import creates, name, pool
 from tests.support.clouds.mig_cloud import SPEC, Cloud
 from tests.support.clouds.virtual_compute import ENDPOINT, VirtualWire
@@ -98,7 +99,9 @@ class Spot:
 
     def __init__(self, wire: VirtualWire, cloud: Cloud) -> None:
         self.wire, self.cloud = wire, cloud
-        self.backend = MigBackend(pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001), Projects("hf"))
+        self.backend = MigBackend(
+            pool(ENDPOINT, SPEC, lag_seconds=0.0, observe_seconds=0.001), Projects(Site("demo", "hf"))
+        )
         self.backend.create(creates(1, 2), lambda: True)
         self.observe(60.0)
 
