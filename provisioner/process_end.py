@@ -27,6 +27,10 @@ _kills: list[Callable[[], None]] = []
 """Functions that end the processes of the active ``ends_process`` blocks."""
 
 
+class CommandFailed(Exception):
+    """A failure for which a command prints this message and ends with exit code 1."""
+
+
 class Latch:
     """A flag that is set once and is never reset. A signal handler or any thread may set the flag. One thread waits for
     the flag."""

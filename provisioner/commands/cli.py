@@ -26,10 +26,9 @@ from provisioner.commands.shared_options import PROBLEM, WRONG, UsageError
 from provisioner.files.config_error import ConfigError
 from provisioner.files.version import full_version
 from provisioner.hostfactory.provider_config import DirectoryError, TemplatesError
-from provisioner.hostfactory.script_calls import ScriptFailed
 from provisioner.names import format_printable_lines
 from provisioner.optional_packages import MissingExtra, extra, require_packages
-from provisioner.process_end import CLOSED_PIPE
+from provisioner.process_end import CLOSED_PIPE, CommandFailed
 from provisioner.state.errors import StateError, advice_message
 from provisioner.telemetry import logs
 
@@ -208,10 +207,10 @@ def run(arguments: Sequence[str]) -> int:
         with require_packages(extra(options.extra)):
             code: int = options.command(options)
         sys.stdout.flush()
-    except (*WRONG_ERRORS, BackendError, StateError, ScriptFailed) as error:
+    except (*WRONG_ERRORS, BackendError, StateError, CommandFailed) as error:
         lines = error.lines if isinstance(error, BackendError) else [error]
         print(*lines, sep="\n", file=sys.stderr)
-        return PROBLEM if isinstance(error, (StateError, ScriptFailed)) else WRONG
+        return PROBLEM if isinstance(error, (StateError, CommandFailed)) else WRONG
     return code
 
 

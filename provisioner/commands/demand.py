@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -36,7 +35,7 @@ from provisioner.state.kube.lease import KubeTurn
 from provisioner.state.locks import LockFile, describe_holder, identity
 from provisioner.state.protocols import State
 from provisioner.state.slurm_nodes import SlurmNodes
-from provisioner.telemetry.server import Health, ListenError, Server
+from provisioner.telemetry.server import Health, Server
 from provisioner.utc import format_utc
 
 LATE_STEPS, LONGEST_STEP = 5, 900.0
@@ -54,8 +53,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Make steps until SIGTERM, and return an exit code.
 
-    Return PROBLEM if the server cannot listen. With ``--once``, also return PROBLEM if the step or a source fails.
-    Raises ConfigError and TemplatesError. Raises StateError, for example if another process makes the steps.
+    With ``--once``, return PROBLEM if the step or a source fails. Raises ConfigError and TemplatesError. Raises
+    ListenError if the server cannot listen, and StateError, for example if another process makes the steps.
     """
     signal.signal(signal.SIGTERM, lambda *_: end(FINE))
     directories, around = Directories(os.environ), settings(None)
@@ -66,12 +65,8 @@ def run(options: argparse.Namespace) -> int:
     states, metrics = open_states(), DemandMetrics(CollectorRegistry())
     with nullcontext(PreviewedCalls(states)) if options.dry_run else _only_service(directories) as calls:
         service = DemandService(demand, provider.templates, states, calls)
-        try:
-            if options.listen:
-                _serve(options.listen, metrics, demand.interval_seconds, around)
-        except ListenError as error:
-            print(error, file=sys.stderr)
-            return PROBLEM
+        if options.listen:
+            _serve(options.listen, metrics, demand.interval_seconds, around)
         nodes = SlurmNodes(os.path.join(directories.state, SLURM_NODES_FILE))
         power = SlurmPower(slurm, nodes, calls, states) if slurm and not options.dry_run else None
         while True:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from provisioner.backends.proxies_and_authorities import prepare
-from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, config_file, settings
-from provisioner.process_end import Latch
+from provisioner.commands.shared_options import FINE, UsageError, add_shared, config_file, settings
+from provisioner.process_end import CommandFailed, Latch
 from provisioner.settings.definitions import Events
 
 if TYPE_CHECKING:
@@ -29,32 +28,30 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print messages. Return PROBLEM if the stream broke. Raises UsageError if no subscription is configured."""
+    """Print messages. Raises UsageError if no subscription is configured, and CommandFailed if the stream broke."""
     configuration = settings(options.config)
     if configuration.events is None:
         raise UsageError(f"{config_file(options.config)}: no section 'events', so there are no messages to print.")
     as_json = options.output == "json"
     prepare(configuration.ca_bundle)
-    error_message = listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
-    if error_message:
-        print(error_message, file=sys.stderr)
-    return PROBLEM if error_message else FINE
+    listen(configuration.events, configuration.name_prefix, options.seconds, as_json=as_json)
+    return FINE
 
 
-def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> str:
+def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool) -> None:
     """Print every message until the time is over, SIGTERM arrives, or the stream breaks.
 
-    ``seconds``: the time; None for no limit. Return the reason if the stream broke, and otherwise an empty text. Raise
+    ``seconds``: the time; None for no limit. Raises CommandFailed with the reason if the stream broke. Raises
     BrokenPipeError if the reader of the output has gone. Otherwise the stream would take further messages from the
     subscription, and they would be lost.
     """
     from provisioner.backends.pubsub_events import EventStream
 
     ended, printing = Latch(), threading.Lock()
-    reasons: list[str | BrokenPipeError] = []
+    errors: list[Exception] = []
 
-    def end(reason: str | BrokenPipeError) -> None:
-        reasons.append(reason)
+    def end(error: Exception) -> None:
+        errors.append(error)
         ended.set()
 
     def print_message(message: Judged) -> None:
@@ -66,15 +63,16 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
         except BrokenPipeError as error:
             end(error)
 
-    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=print_message, broke=end)
+    def broke(reason: str) -> None:
+        end(CommandFailed(reason))
+
+    stream = EventStream(events.project, events.subscription, prefix=prefix, taken=print_message, broke=broke)
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     stream.start()
     ended.wait(seconds)
     stream.close()
-    reason = reasons[0] if reasons else ""
-    if isinstance(reason, BrokenPipeError):
-        raise reason
-    return reason
+    if errors:
+        raise errors[0]
 
 
 def message_document(message: Judged) -> dict[str, Any]:

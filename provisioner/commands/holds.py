@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from provisioner.commands.shared_options import PROBLEM, Document, add_shared, open_state, settings, show
+from provisioner.commands.shared_options import Document, add_shared, open_state, settings, show
 from provisioner.files.ownership import user_name
 from provisioner.hostfactory.provider_config import DirectoryError
 from provisioner.model import DESIRED, Hold, HoldKind, Holds, Memory, format_utc
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.planning.core.holds import is_done
+from provisioner.process_end import CommandFailed
 from provisioner.schema.validation import ConfigError, suggestion
 from provisioner.state.errors import StateError, StateMissing, StateUnreadable
 from provisioner.state.holds import with_hold, without_holds
@@ -104,13 +104,12 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Set or release a hold and print the effect. Return PROBLEM and change nothing if the target is unknown. Raises
-    StateError."""
+    """Set or release a hold and print the effect. Raises StateError. Raises CommandFailed if the target is
+    unknown; then the holds stay unchanged."""
     state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
-        print(f"{refusal} No hold was changed.", file=sys.stderr)
-        return PROBLEM
+        raise CommandFailed(f"{refusal} No hold was changed.")
     by = Hold(verb.kinds[0], options.target, user_name(os.getuid()), time.time(), options.reason or "")
 
     def change(holds: Holds) -> Holds:

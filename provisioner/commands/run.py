@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import time
 
 from provisioner.commands.shared_options import FINE, PROBLEM, add_shared, config_file, open_state
@@ -36,31 +35,23 @@ def parse_address(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Run the loop, and return an exit code.
 
-    Return PROBLEM if another loop took over, or if the server could not listen. With ``--once``, also return PROBLEM if
-    the loop could not observe all pools or could not plan.
+    With ``--once``, return PROBLEM if the loop could not observe all pools or could not plan. Raises ListenError if the
+    server cannot listen, and SupersededError if another loop took over.
     """
     from provisioner.commands.loop_service import Service
-    from provisioner.loop.cycle_report import SupersededError
     from provisioner.settings.reload import Configuration
-    from provisioner.telemetry.server import ListenError
 
     configuration = Configuration(config_file(options.config), os.environ)
     state = open_state(options.state_dir, follows=not (options.dry_run or options.once))
-    try:
-        if options.dry_run:
-            dry_run(configuration.settings, state, once=options.once)
-        else:
-            service = Service(configuration, state, listen=options.listen)
-            service.follow_signals()
-            service.run(once=options.once)
-            if service.interrupted:
-                return INTERRUPTED
-            if options.once and (service.loop.unseen() or service.loop.problem()):
-                return PROBLEM
-    except (ListenError, SupersededError) as error:
-        print(error, file=sys.stderr)
-        return PROBLEM
-    return FINE
+    if options.dry_run:
+        dry_run(configuration.settings, state, once=options.once)
+        return FINE
+    service = Service(configuration, state, listen=options.listen)
+    service.follow_signals()
+    service.run(once=options.once)
+    if service.interrupted:
+        return INTERRUPTED
+    return PROBLEM if options.once and (service.loop.unseen() or service.loop.problem()) else FINE
 
 
 def dry_run(settings: Settings, state: State, *, once: bool) -> None:

@@ -10,12 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 from provisioner.hostfactory.provider_config import SCRIPTS
+from provisioner.process_end import CommandFailed
 
 CALL_SECONDS = 30.0
 """Maximum seconds of a call. A script answers in milliseconds, or waits up to 20 s for a lock."""
 
 
-class ScriptFailed(Exception):
+class ScriptFailed(CommandFailed):
     """Raised if a script fails or prints no JSON object. The text contains the script's own words."""
 
 

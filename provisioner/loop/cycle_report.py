@@ -32,12 +32,13 @@ from provisioner.model import (
     find_snapshots,
 )
 from provisioner.planning.observe.trust import format_distrust
+from provisioner.process_end import CommandFailed
 from provisioner.state.directory_note import find_former
 
 CycleResult = Literal["ok", "partial", "failed"]
 
 
-class SupersededError(Exception):
+class SupersededError(CommandFailed):
     """Raised if a newer loop has taken over. This loop must then no longer write or act.
 
     Law: one writer per file, one loop.

@@ -14,6 +14,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
+from provisioner.process_end import CommandFailed
 from provisioner.settings import definitions
 from provisioner.settings.warnings import is_loopback
 from provisioner.telemetry.authentication import NO_AUTHENTICATION, WRONG_SECONDS, Access, AccessError, is_own_host
@@ -69,7 +70,7 @@ Page = Callable[[str, str], Response | None]
 """A function that takes a path and a query, and returns the response; None if the path has no page."""
 
 
-class ListenError(Exception):
+class ListenError(CommandFailed):
     """Raised if the server cannot listen. The text names address and reason."""
 
 
