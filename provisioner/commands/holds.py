@@ -235,16 +235,11 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
         "target": by.target,
         "set": verb.sets,
         "changed": was_in_force is not verb.sets,
-        "held_by": _setter(in_force) if in_force else None,
+        "held_by": in_force and {"who": in_force.who, "since": format_utc(in_force.since), "reason": in_force.reason},
         "machine": known.is_machine(by),
         "paused_by_settings": by.target in known.pool_status.paused,
         "loop_runs": bool(known.state.life_signs().is_running),
     }
-
-
-def _setter(hold: Hold) -> dict[str, str]:
-    """Return operator, time and reason of a hold."""
-    return {"who": hold.who, "since": format_utc(hold.since), "reason": hold.reason}
 
 
 def _lines(document: Document) -> Iterator[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from provisioner.commands.plan import make_clock, make_reconciler
+from provisioner.commands.plan import make_reconciler
 from provisioner.commands.shared_options import FINE, Document, add_shared, open_state, settings, show, state_directory
+from provisioner.loop.clock import LoopClock
 from provisioner.names import RETURN_ID_PREFIX
 from provisioner.settings.definitions import Settings
 from provisioner.state.protocols import State
@@ -62,7 +63,7 @@ def trim(settings: Settings, state: State, *, dry_run: bool) -> tuple[str, ...] 
     try:
         memory = state.memory.read()
         epoch = memory.epoch if dry_run else lock.raise_epoch(memory.epoch + 1)
-        left = make_reconciler(settings, state, make_clock(state), epoch).trim(dry_run=dry_run)
+        left = make_reconciler(settings, state, LoopClock(memory), epoch).trim(dry_run=dry_run)
         if not dry_run:
             lock.sign_off()
         return left

@@ -180,7 +180,7 @@ class Service:
         with require_packages(extra("events")):
             from provisioner.backends.pubsub_events import EventStream, Worth
 
-        counters = EventMetrics(self.registry, Worth)
+        counters = EventMetrics(self.registry, {("worth",): [(worth,) for worth in Worth]})
 
         def use_message(message: Judged) -> None:
             counters.events.labels(message.worth).inc()

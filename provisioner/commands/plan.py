@@ -41,17 +41,12 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation]
     """Observe the pools and plan the next cycle. Change nothing. The plan is None if there is nothing to plan. Raises
     StateError, BackendError."""
     backends = make_backends(settings.pools, settings.site)
-    clock = make_clock(state)
+    clock = LoopClock(read_memory(state))
     try:
         observations = observe(backends, clock.now())
         return observations, make_reconciler(settings, state, clock).preview(observations)
     finally:
         close(backends)
-
-
-def make_clock(state: State) -> LoopClock:
-    """Return the clock that the next loop would use."""
-    return LoopClock(read_memory(state))
 
 
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:

@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from provisioner.commands.shared_options import FINE, PROBLEM, UsageError, add_shared, allow_drawing, open_state
 from provisioner.commands.status_text import format_status
@@ -85,17 +86,14 @@ def watch(read: Read, options: argparse.Namespace) -> int:
     MissingExtra."""
     first = read()
     is_live = sys.stdout.isatty() and options.output in ("text", "wide")
-    try:
-        with interruptible():
-            if is_live:
-                from provisioner.commands.status_picture import draw
+    with suppress(KeyboardInterrupt), interruptible():
+        if is_live:
+            from provisioner.commands.status_picture import draw
 
-                allow_drawing()
-                draw(_readings(first, read, options.watch), wide=options.output == "wide")
-            for reading in _readings(first, read, options.watch):
-                print(reading if isinstance(reading, str) else format_status(reading, options.output), flush=True)
-    except KeyboardInterrupt:
-        return FINE
+            allow_drawing()
+            draw(_readings(first, read, options.watch), wide=options.output == "wide")
+        for reading in _readings(first, read, options.watch):
+            print(reading if isinstance(reading, str) else format_status(reading, options.output), flush=True)
     return FINE
 
 

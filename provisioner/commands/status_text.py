@@ -200,9 +200,6 @@ def _conflict_lines(brake: Document) -> list[str]:
 def _machine_line(one: Document, *, is_braked: bool) -> str:
     place = f" in pool {one['pool']}" if one["pool"] else ""
     reason = "is in no list of HostFactory" if one["unlisted"] else "has no request"
-    when = (
-        f"at {format_local_time(one['deleted_at'])}" if one["deleted_at"] else "later, unless orphan_cap_per_hour is 0"
-    )
-    return f"  machine {one['machine']}{place} {reason}: deleted as an orphan {when}" + (
-        " if released now" if is_braked else ""
-    )
+    at, condition = one["deleted_at"], " if released now" if is_braked else ""
+    when = f"at {format_local_time(at)}" if at else "later, unless orphan_cap_per_hour is 0"
+    return f"  machine {one['machine']}{place} {reason}: deleted as an orphan {when}{condition}"

@@ -8,7 +8,7 @@ loop decides from its own observations.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -121,7 +121,7 @@ def release_fields(
     memory = memory or Memory("")
     now, brake = get_loop_time(memory, wall), memory.brake
     waits = find_waiting_orphans(memory, limits, now, news.keys())
-    pools = _last_pools([one.name for one in waits], memory, pool_status, news)
+    pools = _last_pools(memory, pool_status, news) if waits else {}
     return {
         "brake": brake
         and {
@@ -150,11 +150,7 @@ def release_fields(
     }
 
 
-def _last_pools(
-    names: Collection[str], memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]
-) -> Mapping[str, str]:
+def _last_pools(memory: Memory, pool_status: PoolStatus, news: Mapping[str, str]) -> Mapping[str, str]:
     """Return the pool in which each machine was last seen, by machine."""
-    if not names:
-        return {}
     pools = {name: pool for pool, orphans in pool_status.orphans.items() for name in orphans} | dict(news)
     return pools | {slot.name: slot.pool for _, slot in memory.slots}

@@ -114,12 +114,13 @@ def _sum_rows(rows: Sequence[Row], kind: str, configured: Mapping[str, PoolLimit
     "template"."""
     named = group_by(attrgetter(kind), [row for row in rows if getattr(row, kind)])
     parts = {name: named.get(name, []) for name in (*configured, *named)}
-    return [_sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]
+    return [sum_row(part, configured.get(name), **{kind: name}) for name, part in parts.items()]
 
 
-def _sum_row(
-    rows: Sequence[Row], limits: PoolLimits | TemplateLimits | None, *, pool: str = "", template: str = ""
+def sum_row(
+    rows: Sequence[Row], limits: PoolLimits | TemplateLimits | None = None, *, pool: str = "", template: str = ""
 ) -> Row:
+    """Return the sum of rows, as the row of this pool or template. ``limits``: those of the pool or template."""
     windows = [row.window for row in rows if row.window is not None]
     errors = [row.last_error for row in rows if row.last_error]
     wanted, *counts = (sum(getattr(row, name) for row in rows) for name in ("wanted", *Counts._fields))

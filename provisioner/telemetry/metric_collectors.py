@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -151,12 +152,12 @@ class Group:
     """A group of metrics on one registry. Each class attribute of type ``Metric`` describes a metric. The instance has
     the metric itself in an attribute of the same name."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, configured: Configured = MappingProxyType({})) -> None:
         self.registry = registry
         self._rows = {name: row for name, row in vars(type(self)).items() if isinstance(row, Metric)}
         for name, row in self._rows.items():
             vars(self)[name] = row.make(row.name, row.meaning, list(row.labels), registry=registry)
-        self._begin({})
+        self._begin(configured)
 
     def _begin(self, configured: Configured) -> None:
         """Export as zero the series that each metric has from the start."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from functools import partial
 from typing import Literal, get_args
 
@@ -52,7 +52,8 @@ one."""
 
 
 class EventMetrics(Group):
-    """Metrics of Pub/Sub messages, which are exported only if a subscription is configured."""
+    """Metrics of Pub/Sub messages, which are exported only if a subscription is configured. The caller passes the
+    values of ``pubsub_events.Worth``, because an import here would load Pub/Sub's client."""
 
     # fmt: off
     events = Metric(Counter, "hf_provisioner_events_total", {"worth": CONFIGURED},
@@ -60,12 +61,6 @@ class EventMetrics(Group):
     breaks = Metric(Counter, "hf_provisioner_event_stream_breaks_total", {},
         "Pub/Sub streams that ended by themselves and were opened again.")
     # fmt: on
-
-    def __init__(self, registry: CollectorRegistry, worths: Iterable[str] = ()) -> None:
-        """Register the metrics. ``worths``: the values of ``pubsub_events.Worth``. The caller passes them, because an
-        import here would load Pub/Sub's client."""
-        super().__init__(registry)
-        self._begin({("worth",): [(worth,) for worth in worths]})
 
 
 class Metrics(Group):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from provisioner.telemetry.pool_windows import Document
 from provisioner.telemetry.status_model import StatusModel
 
 
@@ -24,13 +23,9 @@ def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", req
         ]
     if pool or template:
         kept["returns"] = []
-    kept["forgotten"] = _select_requests(whole.forgotten, kept["requests"])
+    ids = {one["id"] for one in kept["requests"]}
+    kept["forgotten"] = [one for one in whole.forgotten if one["id"] in ids]
     return replace(whole, machines=machines, **_rows(whole, pools, templates), **kept)
-
-
-def _select_requests(entries: Sequence[Document], requests: Sequence[Document]) -> Sequence[Document]:
-    ids = {one["id"] for one in requests}
-    return [one for one in entries if one["id"] in ids]
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:

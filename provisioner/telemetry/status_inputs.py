@@ -224,6 +224,5 @@ def silence_message(loop: Document) -> str:
     if not loop["last_beat"]:
         return "and has never run on this directory"
     silent = loop["silent_seconds"]
-    return f"since {format_local_time(loop['last_beat'])}" + (
-        "" if silent is None else f", silent for {format_duration(silent)}"
-    )
+    duration = "" if silent is None else f", silent for {format_duration(silent)}"
+    return f"since {format_local_time(loop['last_beat'])}{duration}"

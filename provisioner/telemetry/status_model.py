@@ -33,7 +33,7 @@ from provisioner.telemetry.cost import spending
 from provisioner.telemetry.demand_status import demand_alarms, demand_document
 from provisioner.telemetry.holds import hold_alarms
 from provisioner.telemetry.losses import loss_documents, loss_lines
-from provisioner.telemetry.machine_rows import ByPool, Counts, Row, count_slots, tables
+from provisioner.telemetry.machine_rows import ByPool, Row, count_slots, sum_row, tables
 from provisioner.telemetry.pool_alarms import failing_documents, pool_alarms, unseen_documents
 from provisioner.telemetry.pool_status import LastingFailure, PoolStatus
 from provisioner.telemetry.pool_windows import (
@@ -167,9 +167,8 @@ class StatusModel:
 
     @property
     def total(self) -> Row:
-        """Return the sum of all rows. The sum has no window and no cap."""
-        wanted, *counts = (sum(getattr(row, name) for row in self.templates) for name in ("wanted", *Counts._fields))
-        return Row("", "", wanted, *Counts(*counts), None, None, None)
+        """Return the sum of all rows. The sum has no cap."""
+        return sum_row(self.templates)
 
     @property
     def is_loop_acting(self) -> bool:

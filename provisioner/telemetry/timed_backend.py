@@ -3,7 +3,6 @@ metrics."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from provisioner.backends import Backend, BackendError, MayStart, Recording, Watching
@@ -27,15 +26,13 @@ class TimedBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Observe the pool. If the observation fails, count the failure under its error class. An unexpected exception
         counts as ``other``."""
-        began = time.monotonic()
         try:
-            return self._backend.observe(now, sought)
+            with self._metrics.calls.labels(self.pool, "observe").time():
+                return self._backend.observe(now, sought)
         except Exception as error:
             kind = error.failure.error if isinstance(error, BackendError) else ErrorClass.OTHER
             self._metrics.errors.labels(self.pool, "observe", kind).inc()
             raise
-        finally:
-            self._metrics.calls.labels(self.pool, "observe").observe(time.monotonic() - began)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
         """Create machines by the wrapped backend."""
@@ -46,11 +43,8 @@ class TimedBackend:
         return self._act("delete", lambda: self._backend.delete(deletes, may_start))
 
     def _act(self, operation: Operation, act: Callable[[], list[Outcome]]) -> list[Outcome]:
-        began = time.monotonic()
-        try:
+        with self._metrics.calls.labels(self.pool, operation).time():
             outcomes = act()
-        finally:
-            self._metrics.calls.labels(self.pool, operation).observe(time.monotonic() - began)
         for outcome in outcomes:
             if outcome.failure is not None:
                 self._metrics.errors.labels(self.pool, operation, outcome.failure.error).inc()

@@ -212,13 +212,12 @@ def unmet_lines(request: Document, *, loop_acts: bool, dated: Container[str] = (
 def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     text = format_printable(one["text"])
     why = ", ".join(filter(None, (_format_reason(one), one["error"])))
-    since = (
-        f" since {format_local_time(one['since'])} ({format_duration(one['since_seconds'])})" if one["since"] else ""
-    )
+    duration = format_duration(one["since_seconds"]) if one["since"] else ""
+    since = f" since {format_local_time(one['since'])} ({duration})" if one["since"] else ""
     if one["reason"] == PendingReason.STARTING and one["quiet"] and one["since"]:
         usual = one["usual_seconds"]
         others = "" if usual is None else f" (others took {format_duration(usual)})"
-        since = f" for {format_duration(one['since_seconds'])}{others}"
+        since = f" for {duration}{others}"
     yield f"{why}{since}{': ' + text if text else ''}"
     yield format_expected_start(one)
     yield _format_holders(one)

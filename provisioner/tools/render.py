@@ -151,9 +151,8 @@ class Rendering:
                 copied = _copied_path(value, source) if key in FILE_KEYS else value
                 self._add("config", key, copied, provider.config_path)
         sections = {name: Given(value, str(file)) for name, value in read_mapping(file)[0].items() if name != "pools"}
-        if (
-            provider.config.gcp_instance_prefix
-        ):  # the name prefix counts as a setting of provisioner.yaml, even if HF's provider config gives it
+        # the name prefix counts as a setting of provisioner.yaml, even if HF's provider config gives it
+        if provider.config.gcp_instance_prefix:
             sections.setdefault("name_prefix", Given(settings.name_prefix, provider.config_path))
         if self._settings.config.get("GCP_INSTANCE_PREFIX"):
             sections.pop("name_prefix", None)

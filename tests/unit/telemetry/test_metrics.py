@@ -45,7 +45,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_names_types_and_labels_are_those_that_the_page_promises(metrics: Metrics) -> None:
-    EventMetrics(metrics.registry, ("notice",))
+    EventMetrics(metrics.registry, {("worth",): [("notice",)]})
     metrics.configure(LIMITS)
     work(metrics, "a", "T")
     numbers = {"wanted": 5, "asked": 4, "running": 3, "idle": 1}
@@ -131,7 +131,7 @@ def test_a_pool_that_a_template_names_second_has_its_series_once_it_is_used(metr
 
 def test_messages_are_counted_by_worth_from_zero_on_if_there_is_a_subscription(metrics: Metrics) -> None:
     assert value(metrics, "hf_provisioner_events_total", worth="notice") is None
-    events = EventMetrics(metrics.registry, ("notice", "malformed"))
+    events = EventMetrics(metrics.registry, {("worth",): [("notice",), ("malformed",)]})
     events.events.labels("notice").inc()
     events.breaks.inc()
     assert value(metrics, "hf_provisioner_events_total", worth="notice") == 1
