@@ -150,20 +150,16 @@ def size_findings(templates: Sequence[Template], settings: Settings, backends: M
     """Return a warning for each template that promises larger machines than its pools make. Also warn about each pool
     whose machine size is unreadable."""
 
-    def size_of(backend: Sized) -> MachineSize | BackendError | None:
+    def size_of(name: str, backend: Sized) -> MachineSize | Finding | None:
         try:
             return backend.size(CHECK_SECONDS)
         except BackendError as error:
-            return error
+            text = f"the size of the pool's machines cannot be read, so it was not checked: {error.failure.text}"
+            return Finding(name, Severity.WARNING, text)
 
     sized = {name: backend for name, backend in backends.items() if isinstance(backend, Sized)}
-    answers = all_at_once({name: partial(size_of, backend) for name, backend in sized.items()}, "pools")
-    text = "the size of the pool's machines cannot be read, so it was not checked: {}"
-    unknown = [
-        Finding(name, Severity.WARNING, text.format(answer.failure.text))
-        for name, answer in answers.items()
-        if isinstance(answer, BackendError)
-    ]
+    answers = all_at_once({name: partial(size_of, name, backend) for name, backend in sized.items()}, "pools")
+    unknown = [answer for answer in answers.values() if isinstance(answer, Finding)]
     sizes = {name: answer for name, answer in answers.items() if isinstance(answer, MachineSize)}
     return unknown + find_size_warnings(settings, templates, sizes)
 

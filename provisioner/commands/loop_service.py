@@ -90,14 +90,8 @@ class Service:
         metrics.operator_needed.follow(lambda: page.observe()[1].alarm_counts)
         metrics.refused_calls.follow(lambda: {one.script: one.total for one in state.refused_calls()})
         metrics.last_call.follow(lambda: last_calls(state))
-        self.server = Server(
-            listen or settings.listen,
-            self.registry,
-            reporter.of_loop.health,
-            reporter.of_loop.status,
-            page.respond,
-            settings.server,
-        )
+        address, of_loop = listen or settings.listen, reporter.of_loop
+        self.server = Server(address, self.registry, of_loop.health, of_loop.status, page.respond, settings.server)
         self.server.rejected = lambda reason: metrics.rejections.labels(reason).inc()
         if settings.server.token_file is not None:
             metrics.expect_logins()
@@ -113,7 +107,7 @@ class Service:
             if signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:  # a second signal must not postpone the end
                 signal.signal(signal.SIGALRM, lambda _, frame: abort(code, frame))
                 signal.alarm(END_SECONDS)
-            self.stop()
+            self.loop.stop()
 
         def abort(code: int, frame: FrameType | None) -> None:
             # Logging may hang if the reader of the log has stopped. Then a second alarm ends the process.
@@ -127,12 +121,8 @@ class Service:
         signal.signal(signal.SIGTERM, lambda *_: end_on_signal(FINE))
         signal.signal(signal.SIGHUP, lambda *_: self.loop.wakeups.wake(Wake.SIGNAL))
 
-    def stop(self) -> None:
-        """End the loop after the action that is under way. A signal handler and any thread may call this method."""
-        self.loop.stop()
-
     def run(self, *, once: bool = False) -> None:
-        """Run until ``stop`` is called; with ``once``, run one cycle.
+        """Run until the loop is stopped; with ``once``, run one cycle.
 
         Raises ListenError, StateError and SupersededError. Raises BackendError if a pool's place may contain machines
         of others, which the loop might touch.

@@ -53,8 +53,7 @@ class CycleMeter:
         metrics.count_cycle(report.result, report.seconds, wall, is_active=not report.is_elsewhere)
         metrics.deferred.replace(report.deferred)
         metrics.holds.replace(count_holds(report.holds, report.memory))
-        began = {pool: snapshot.began_at for pool, snapshot in report.snapshots.items()}
-        self._observed |= {pool: wall - (report.now - at) for pool, at in began.items()}
+        self._observed |= {pool: wall - (report.now - one.began_at) for pool, one in report.snapshots.items()}
         metrics.observation.replace({pool: at for pool, at in self._observed.items() if pool in limits.pools})
         for done in report.results:
             for outcome in done.outcomes:

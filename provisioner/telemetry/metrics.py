@@ -187,8 +187,9 @@ class Metrics(Group):
 
     def configure(self, limits: Limits) -> None:
         """Export the series of all pools and templates in ``limits`` as zero until they have values."""
-        self._limits = limits
-        self._begin_configured()
+        if limits is not self._limits:
+            self._limits = limits
+            self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
         """Export the series of ``pairs``, as well as the series of the configured pairs. ``pairs``: each a pool and a

@@ -115,9 +115,8 @@ class PoolStatusWriter:
         force. ``note``: see ``PoolStatus.note``."""
         self._state, self._note = state, note
         self._refused = refused
-        self._problem: LastingFailure | None = None
-        self._configuration: LastingFailure | None = None
-        self._unseen_since: dict[str, float] = {}
+        self._last = PoolStatus()
+        """The status of the last cycle, even if it was not written."""
         self._creates: dict[tuple[str, str], StandingRefusal] = {}
         """Refused creates, by pool and template."""
         self._deletes: dict[tuple[str, str], StandingRefusal] = {}
@@ -131,23 +130,20 @@ class PoolStatusWriter:
 
     def record_cycle(self, report: CycleReport, limits: Limits, wall: float) -> None:
         """Record one cycle, which ended at ``wall`` (epoch seconds). Write the file if the pool status has changed."""
-        self._problem = _update_failure(self._problem, report.problem, wall)
-        self._configuration = _update_failure(self._configuration, self._refused(), wall)
         self._update_refused_creates(report.memory or Memory(""), limits, wall)
         self._update_refused_deletes(report, wall)
-        self._unseen_since = {name: self._unseen_since.get(name, wall) for name in report.unseen}
-        pool_status = PoolStatus(
+        pool_status = self._last = PoolStatus(
             pools={
                 **{name: (UNSEEN + failure.text,) for name, failure in report.unseen.items()},
                 **{name: problems for name, problems in report.problems.items() if problems},
             },
-            problem=self._problem,
-            configuration=self._configuration,
+            problem=_update_failure(self._last.problem, report.problem, wall),
+            configuration=_update_failure(self._last.configuration, self._refused(), wall),
             refused=self._refusals(),
             paused=tuple(sorted(name for name, pool in limits.pools.items() if pool.is_paused)),
             orphans=self._locate_orphans(report.memory, report.own_snapshots),
             limits=limits,
-            unseen_since=self._unseen_since,
+            unseen_since={name: self._last.unseen_since.get(name, wall) for name in report.unseen},
             unmet=self._published_unmet() if report.unmet is None else report.unmet,
             note=self._note,
         )

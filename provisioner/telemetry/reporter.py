@@ -25,8 +25,8 @@ class Reporter:
     attributes."""
 
     def __init__(self, metrics: Metrics, state: State, configuration: Configuration) -> None:
-        self._metrics, self._configuration, self._limits = metrics, configuration, configuration.limits
-        metrics.configure(self._limits)
+        self._metrics, self._configuration = metrics, configuration
+        metrics.configure(configuration.limits)
         self.memory: Memory | None = None
         """The loop's memory after the last cycle; None before the first cycle."""
         self.samples = Samples()
@@ -43,9 +43,7 @@ class Reporter:
         ended, configuration = time.monotonic(), self._configuration
         limits = configuration.limits
         self._metrics.config_ok.set(not configuration.refused)
-        if limits is not self._limits:
-            self._metrics.configure(limits)
-            self._limits = limits
+        self._metrics.configure(limits)
         self._meter.record_cycle(report, limits)
         self._usage.record_cycle(report, limits, time.time())
         self._log.record_cycle(report)

@@ -180,15 +180,15 @@ def find_queues(memory: Memory, unmet: Mapping[str, Sequence[Document]]) -> Mapp
         for one in entries:
             if one["reason"] == PendingReason.QUEUED:
                 queued[one["pool"], memory.requests[id_].template].append(one)
+    return {key: _queue_document(entries) for key, entries in queued.items()}
+
+
+def _queue_document(entries: Sequence[Document]) -> Document:
+    longest = max(entries, key=itemgetter("since_seconds"))
     return {
-        key: {
-            "machines": sum(one["machines"] for one in entries),
-            **{
-                name: max(entries, key=itemgetter("since_seconds"))[name] for name in ("since", "since_seconds", "text")
-            },
-            "expected_start": min(filter(None, (one["expected_start"] for one in entries)), default=None),
-        }
-        for key, entries in queued.items()
+        "machines": sum(one["machines"] for one in entries),
+        **{name: longest[name] for name in ("since", "since_seconds", "text")},
+        "expected_start": min(filter(None, (one["expected_start"] for one in entries)), default=None),
     }
 
 

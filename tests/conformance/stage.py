@@ -146,7 +146,7 @@ class Instance(InProcess):
     def stop_loop(self) -> None:
         """End the loop after the action in hand."""
         if self._service is not None and self._thread is not None:
-            self._service.stop()
+            self._service.loop.stop()
             self._thread.join()
         self._service = self._thread = None
 
