@@ -29,20 +29,14 @@ def spending(memory: Memory, limits: Limits, unmet: Iterable[Document], now: flo
     hours_left = max(0.0, get_month(now + ahead)[2] - (now + ahead)) / HOUR
     held_back = [one for one in unmet if one["reason"] == PendingReason.BUDGET]
     longest = max((one["since_seconds"] or 0.0 for one in held_back), default=None)
-    reached = budget.per_month is not None and month_used >= budget.per_month
+    month_reached = budget.per_month is not None and month_used >= budget.per_month
+    hour_reached = budget.per_hour is not None and bool(held_back) and not month_reached
+    hour = {"used": round(hour_used, 4), "limit": budget.per_hour, "reached": hour_reached}
+    month = {"used": round(month_used, 4), "limit": budget.per_month, "reached": month_reached}
     return {
         "currency": budget.currency,
-        "per_hour": {
-            "used": round(hour_used, 4),
-            "limit": budget.per_hour,
-            "reached": budget.per_hour is not None and bool(held_back) and not reached,
-        },
-        "per_month": {
-            "used": round(month_used, 4),
-            "limit": budget.per_month,
-            "reached": reached,
-            "forecast": round(month_used + hour_used * hours_left, 4),
-        },
+        "per_hour": hour,
+        "per_month": month | {"forecast": round(month_used + hour_used * hours_left, 4)},
         "held_back": sum(one["machines"] for one in held_back),
         **past_fields(memory, "since", None if longest is None else now - longest, now),
     }

@@ -70,10 +70,8 @@ def _format_author(one: Document) -> str:
     return f"by {one['who']} since {format_local_time(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
 
 
-def cancel_lines(document: Document) -> list[str]:
+def cancel_lines(document: Document) -> Iterator[str]:
     """Return a line for each cancel that is still in effect."""
-    return [
-        f"  cancel of {one['target']} asked {_format_author(one)}"
-        for one in document["current"]
-        if one["hold"] == HoldKind.CANCEL
-    ]
+    for one in document["current"]:
+        if one["hold"] == HoldKind.CANCEL:
+            yield f"  cancel of {one['target']} asked {_format_author(one)}"

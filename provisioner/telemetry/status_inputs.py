@@ -197,14 +197,8 @@ def loop_document(signs: LifeSigns) -> Document:
     """Return the field ``loop`` of a ``StatusModel``."""
     beat = None if signs.last_beat_at is None else format_utc(signs.last_beat_at)
     facts = {"last_beat": beat, "silent_seconds": signs.silent_seconds, "running": signs.is_running}
-    return {
-        **signs.holder,
-        **facts,
-        "fate": signs.fate,
-        "waits": _waits_message(signs),
-        "advice": signs.advice,
-        "intent_lock": signs.intent_lock,
-    }
+    advice = {"advice": signs.advice, "intent_lock": signs.intent_lock}
+    return {**signs.holder, **facts, "fate": signs.fate, "waits": _waits_message(signs), **advice}
 
 
 def _waits_message(signs: LifeSigns) -> str:

@@ -278,13 +278,9 @@ def templates() -> Environment:
         "name": lambda text: quote(str(text), safe="", errors="replace"),
     }
     style = resources.files(__package__).joinpath("templates", "style.css").read_text("utf-8")
-    lines = {
-        "unmet_lines": unmet_lines,
-        "loss_lines": loss_lines,
-        "pool_line": format_pool_line,
-        "demand_lines": demand_lines,
-    }
-    environment.globals |= {**lines, "hf_message": hf_message, "state_of": _state, "style": style}
+    functions = (unmet_lines, loss_lines, demand_lines, format_pool_line, hf_message)
+    environment.globals |= {function.__name__: function for function in functions}
+    environment.globals |= {"state_of": _state, "style": style}
     return environment
 
 

@@ -75,6 +75,10 @@ def format_order(template: str, account: object) -> str:
     return f"of template {template}" + (f" for account {account}" if account else "")
 
 
+def _read_close(line: Line) -> dict[str, Any]:
+    return {"about": line.get("cause") or line.get("error") or "", "event": line.get("verdict", "closed")}
+
+
 def _read_call(line: Line) -> dict[str, Any]:
     result = line.get("result", "ok")
     if result == "ok":
@@ -128,10 +132,7 @@ def _read_command(line: Line) -> dict[str, Any]:
 _READERS: Mapping[str, Callable[[Line], dict[str, Any]]] = {
     "asked": lambda line: {"about": format_order(line.get("template", "?"), line.get("account"))},
     "return": lambda line: {"about": str(line.get("return", "?"))},
-    "close": lambda line: {
-        "about": line.get("cause") or line.get("error") or "",
-        "event": line.get("verdict", "closed"),
-    },
+    "close": _read_close,
     "create": _read_call,
     "deferred": _read_deferral,
     "delete": _read_call,

@@ -44,12 +44,7 @@ def plugin_entry(settings: HostFactorySettings) -> JsonObject:
 def provider_entry(settings: HostFactorySettings) -> JsonObject:
     """Return this provider's entry for hostProviders.json."""
     name = settings.instance
-    places = {
-        "confPath": f"${{HF_CONFDIR}}/providers/{name}/",
-        "workPath": f"${{HF_WORKDIR}}/providers/{name}/",
-        "logPath": "${HF_LOGDIR}/",
-    }
-    return {"name": name, "enabled": 1, "plugin": settings.plugin, **places}
+    return {"name": name, "enabled": 1, "plugin": settings.plugin, **_paths("providers", name)}
 
 
 def with_requestors(path: Path, settings: HostFactorySettings) -> JsonObject:
@@ -169,6 +164,12 @@ def _other_mode(path: Path, entry: JsonObject, joined: JsonObject, instance: str
         yield Problem(str(path), where, f"{text}, which other providers use; give the settings file that mode")
 
 
+def _paths(kind: str, name: str) -> JsonObject:
+    """Return the directories of a provider or requestor. ``kind``: ``providers`` or ``requestors``."""
+    below = f"{kind}/{name}/"
+    return {"confPath": f"${{HF_CONFDIR}}/{below}", "workPath": f"${{HF_WORKDIR}}/{below}", "logPath": "${HF_LOGDIR}/"}
+
+
 def _get_given_keys(requestor: Requestor) -> JsonObject:
     """Return those keys of a requestor for which the settings file has a value."""
     enabled = None if requestor.enabled is None else int(requestor.enabled)
@@ -179,12 +180,7 @@ def _get_given_keys(requestor: Requestor) -> JsonObject:
 def _new_requestor(name: str, settings: HostFactorySettings) -> JsonObject:
     """Return the entry for a requestor that hostRequestors.json does not have yet."""
     requestor = settings.requestors[name]
-    symphony = {
-        "plugin": "symA",
-        "confPath": f"${{HF_CONFDIR}}/requestors/{name}/",
-        "workPath": f"${{HF_WORKDIR}}/requestors/{name}/",
-        "logPath": "${HF_LOGDIR}/",
-    }
+    symphony = {"plugin": "symA", **_paths("requestors", name)}
     parameters = {"hostSelectionPolicy": "rank", "typicalHostRetentionTimeMinutes": 60, "fulfillmentType": "partial"}
     own: JsonObject = {"providers": [settings.instance], "requestMode": "POLL"}
     if requestor.mode in (None, "POLL"):
