@@ -181,7 +181,6 @@ def _remarks(document: Document) -> Iterator[str]:
         return
     machines = format_count(now["machines"], "machine")
     yield (
-        f"Now {machines}: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} "
-        "per hour; "
+        f"Now {machines}: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} per hour; "
         f"{now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
     )

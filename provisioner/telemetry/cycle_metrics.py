@@ -163,11 +163,8 @@ def _count_machines(seen: Mapping[str, Snapshot], memory: Memory, prefix: str) -
 
 def _oldest_requests(memory: Memory, offset: float) -> Mapping[str, float]:
     """Return a dict of template → wall clock time at which the loop read the template's oldest open request."""
-    oldest: dict[str, float] = {}
-    for record in memory.requests.values():
-        if record.ended is None:
-            oldest[record.template] = min(record.read_at + offset, oldest.get(record.template, float("inf")))
-    return oldest
+    newest_first = sorted(memory.requests.values(), key=lambda record: -record.read_at)
+    return {record.template: record.read_at + offset for record in newest_first if record.ended is None}
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------

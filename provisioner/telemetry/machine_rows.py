@@ -100,10 +100,9 @@ def tables(
 
 def _pair_row(memory: Memory, limits: Limits, key: Key, counts: Counts, waits: int, error: Document | None) -> Row:
     pool = limits.pools.get(key[0])
-    if key in memory.windows:
-        window: int | None = memory.windows[key].window
-    else:  # a template that was never tried in the pool has its first window
-        window = min(pool.initial_window, pool.max_pending) if pool else None
+    # a template that was never tried in the pool has its first window
+    first_window = min(pool.initial_window, pool.max_pending) if pool else None
+    window = memory.windows[key].window if key in memory.windows else first_window
     wanted = counts.running + max(counts.pending, waits)
     caps = [pool.max_machines, pool.max_machines_total] if pool else []
     return Row(*key, wanted, *counts, window, _least(caps), error)

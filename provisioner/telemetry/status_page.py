@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from importlib import resources
-from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
@@ -296,14 +295,11 @@ def _slots(memory: Memory | None) -> Iterator[Slot]:
 
 def _machine_list(slots: Iterator[Slot]) -> dict[str, Any]:
     """Return the first machines of a list, and the length of the list. Machines that do not run come first."""
-    waiting: list[Slot] = []
-    others: list[Slot] = []
-    for slot in slots:
-        (waiting if slot.verdict in DESIRED and slot.ran_at is None else others).append(slot)
-    shown = list(islice((*waiting, *others), SHOWN))
+    waiting_first = sorted(slots, key=lambda slot: slot.verdict not in DESIRED or slot.ran_at is not None)
+    shown = waiting_first[:SHOWN]
     texts = [slot.trouble.text if slot.trouble else "" for slot in shown]
     numbered = zip(shown, map(make_numbering(texts), texts), strict=True)
-    return {"shown": list(numbered), "count": len(waiting) + len(others)}
+    return {"shown": list(numbered), "count": len(waiting_first)}
 
 
 def _state(slot: Slot) -> str:
