@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from provisioner.telemetry.pool_windows import Document
 from provisioner.telemetry.status_model import StatusModel
 
 
@@ -23,9 +24,7 @@ def narrow_status(whole: StatusModel, *, pool: str = "", template: str = "", req
         ]
     if pool or template:
         kept["returns"] = []
-    ids = {one["id"] for one in kept["requests"]}
-    kept["forgotten"] = [one for one in whole.forgotten if one["id"] in ids]
-    return replace(whole, machines=machines, **_rows(whole, pools, templates), **kept)
+    return replace(whole, machines=machines, **_named(whole, pools, templates, kept["requests"]), **kept)
 
 
 def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: str) -> dict[str, Any]:
@@ -47,8 +46,11 @@ def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: 
     }
 
 
-def _rows(whole: StatusModel, pools: Set[str], templates: Set[str]) -> dict[str, Any]:
+def _named(whole: StatusModel, pools: Set[str], templates: Set[str], requests: Sequence[Document]) -> dict[str, Any]:
+    """Return the rows and entries of exactly these pools, templates and requests."""
+    ids = {one["id"] for one in requests}
     return {
+        "forgotten": [one for one in whole.forgotten if one["id"] in ids],
         "pools": [row for row in whole.pools if row.pool in pools],
         "templates": [row for row in whole.templates if row.template in templates],
         "paused": [name for name in whole.paused if name in pools],
