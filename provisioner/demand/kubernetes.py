@@ -115,12 +115,17 @@ def accepts(labels: Mapping[str, str], taints: Iterable[str], spec: Object) -> b
 
     The pod's node selector, required node affinity and tolerations decide. An empty affinity term accepts no node.
     """
+    tolerations = spec.get("tolerations") or ()
+    return _selects(spec, labels) and all(any(_tolerates(one, taint) for one in tolerations) for taint in taints)
+
+
+def _selects(spec: Object, labels: Mapping[str, str]) -> bool:
+    """Return True if the node selector and the required node affinity of a pod select a node with these labels."""
     rules = [{"key": key, "operator": "In", "values": [one]} for key, one in (spec.get("nodeSelector") or {}).items()]
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
-    terms = [[*(one.get("matchExpressions") or ()), *(one.get("matchFields") or ())] for one in required.get(TERMS, ())]
-    is_selected = not required or any(term and all(_fulfils(labels, rule) for rule in term) for term in terms)
-    is_selected = is_selected and all(_fulfils(labels, rule) for rule in rules)
-    return is_selected and all(any(_tolerates(one, taint) for one in spec.get("tolerations") or ()) for taint in taints)
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {TERMS: ()}
+    terms = [[*(one.get("matchExpressions") or ()), *(one.get("matchFields") or ())] for one in required[TERMS]]
+    alternatives = [[*rules, *term] for term in terms if term] if terms else [rules]
+    return any(all(_fulfils(labels, rule) for rule in alternative) for alternative in alternatives)
 
 
 def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
