@@ -1,7 +1,7 @@
 """HostFactory's five commands. Each command reads a JSON document and state files. Each command prints a JSON document
 within milliseconds (law: scripts answer from files).
 
-A successful call prints JSON on stdout and ends with exit code 0. A refused call records nothing, prints one line on
+A successful call prints JSON on stdout and ends with exit code 0. A refused call records no request, prints one line on
 stdout and ends with exit code 1.
 """
 
@@ -59,8 +59,8 @@ class ScriptCall(NamedTuple):
 
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
-        """Suppress a failure of the block and log it as a warning. The block records only a hint. HF must get its
-        answer even without the hint."""
+        """Suppress a failure of the ``with`` block and log the failure as a warning. Such a block records only a hint,
+        and HF must get its answer even without this hint."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -155,8 +155,8 @@ def _format_accepted(recorded: Recorded, message: str) -> str:
 
 
 def _format_silence(seconds: float | None) -> str:
-    """Return a sentence which says that the loop is silent; empty if the loop runs. ``seconds``: the length of the
-    silence; None if unknown, which counts as a running loop."""
+    """Return a sentence that reports a silent loop; empty if the loop runs. ``seconds``: the time since the last sign
+    of the loop; None if this time is unknown. The loop then counts as running."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 
@@ -212,7 +212,8 @@ def request_return_machines(call: ScriptCall) -> str:
 
 
 def get_return_requests(call: ScriptCall) -> str:
-    """Return the answer with the lost hosts of HF's list. Hosts that HF has returned already are left out."""
+    """Return the answer that lists the hosts whose loss the loop has published. Only hosts in HF's list are included.
+    Hosts that HF has already returned are left out."""
     listed = host_lists.listed(call.document)
     sent = host_lists.Hosts([], []) if listed is None else listed
     names = dict.fromkeys(sent.machines)

@@ -19,7 +19,8 @@ PROVISIONER_COMMANDS = {"initializeDB": "init", "monitorEvents": "run"}
 
 
 def call_script() -> None:
-    """Run ``hf-gce VERB [JSON | -f FILE]``. VERB names a script or a command, whose exit code ends the process."""
+    """Run ``hf-gce VERB [JSON | -f FILE]``. VERB names a script or a command. The process ends with the exit code of
+    this script or command."""
     parser = argparse.ArgumentParser(description="HostFactory's scripts and the loop by the connector's verbs.")
     parser.add_argument("command", choices=[*COMMANDS, *PROVISIONER_COMMANDS])
     parser.add_argument("json", nargs="?", help="the document; takes precedence over FILE")

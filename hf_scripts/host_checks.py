@@ -143,8 +143,8 @@ EXPIRY = "EGO_DYNAMIC_HOST_TIMEOUT"
 def check_expiry(environment: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check that ego.conf sets how long EGO lists a vanished host. If ego.conf is unreadable, yield no result.
 
-    ``environment``: the variables of EGO or HostFactory that lead to ego.conf. EGO's directory ``kernel`` is beside
-    HF_TOP.
+    ``environment``: the variables of EGO or HostFactory from which the path of ego.conf is made. If only HF_TOP is set,
+    EGO's directory ``kernel`` is expected beside HF_TOP.
     """
     top = environment.get("EGO_TOP") or os.path.join(environment.get("HF_TOP") or os.devnull, os.pardir)
     path = os.path.join(environment.get("EGO_CONFDIR") or os.path.join(top, "kernel", "conf"), "ego.conf")

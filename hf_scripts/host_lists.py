@@ -93,8 +93,8 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
 def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
     """Yield the objects of the list ``key`` of a long document, piece by piece. Each piece ends at ``},``.
 
-    The list is the text between the document's first and last bracket. Raises ValueError or RecursionError for another
-    document. The same errors are raised if a text contains the ``},`` that ends a piece.
+    The list is the text between the document's first and last bracket. Raises ValueError or RecursionError if the
+    document has another form, or if a piece ends within a text that contains ``},``.
     """
     start, end = content.index(b"[") + 1, content.rindex(b"]")
     around = json.loads(content[:start] + content[max(start, end) :])

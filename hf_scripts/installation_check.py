@@ -1,7 +1,8 @@
 """The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
-The check calls each script with a document that is refused, or that names no request and no host. These calls record no
-request, but write lines to the log. A script that cannot work here records its refusal.
+The check calls each script. Its document is one that the script refuses, or one that names no request and no host.
+These calls record no request, but write lines to the log. If a script fails for another reason than its document, it
+also records this reason for the operator.
 """
 
 from __future__ import annotations
@@ -269,8 +270,9 @@ def _account_groups(uid: int) -> list[int]:
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
     """Return True if the loop's user ``uid`` is in the directory's group.
 
-    A ``uid`` without an account on this host belongs to a loop in a pod. That loop has written into the directory. So
-    the user is in the group, unless the user owns the directory or everyone may write there.
+    If ``uid`` has no account on this host, its groups are unknown. Such a user belongs to a loop in a pod, and this
+    loop has written into the directory. So the user must be in the directory's group, unless the user owns the
+    directory or everyone may write there.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

@@ -10,7 +10,8 @@ from hf_scripts.commands import run
 
 
 def main() -> None:
-    """Run ``python -c '…' NAME ARGUMENT…``, as the shell scripts call it."""
+    """Run the program whose name is the first argument, with the other arguments. The shell scripts call this function
+    with ``python -c '…' NAME ARGUMENT…``."""
     name, arguments = sys.argv[1], sys.argv[2:]
     # Other programs are imported here because their imports would slow HostFactory's calls down.
     if name == "check_install":

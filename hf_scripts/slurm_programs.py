@@ -30,7 +30,7 @@ RESUME_FILE = "SLURM_RESUME_FILE"
 
 
 def make_document(arguments: list[str]) -> list[str]:
-    """Return Slurm's arguments as the argument of one of HostFactory's scripts."""
+    """Return the arguments of a script call: one JSON document that contains the arguments from Slurm."""
     return [json.dumps({"hostlists": arguments})]
 
 
@@ -38,7 +38,8 @@ def resume(call: ScriptCall) -> str:
     """Request a machine for each node without a record. One request has at most 100 nodes of one template. Return JSON
     with the template of each new request.
 
-    Raises TemplatesError if a file has mistakes or a node has no template. All other nodes are served first.
+    Raises TemplatesError if a file has mistakes or a node has no template. The error is raised only after all other
+    nodes have been served.
     """
     records = SlurmNodes(os.path.join(call.directories.state, SLURM_NODES_FILE))
     known, ids = records.read(), [one.id for one in call.provider().templates if one.max_number]
@@ -87,9 +88,10 @@ def _nodes(call: ScriptCall) -> list[str]:
 
 
 def _read_partitions(call: ScriptCall, problems: list[str]) -> Mapping[str, Iterable[str]]:
-    """Return the partitions of each node's jobs. Add a problem of Slurm's file to ``problems``.
+    """Return the partitions of each node's jobs, as Slurm's resume file lists them. If this file is malformed, add the
+    problem to ``problems``.
 
-    Slurm makes no such file if, for example, an operator resumed the node. The dict is then empty.
+    In some cases Slurm makes no such file, for example if an operator resumed the node. The result is then empty.
     """
     found: dict[str, list[str]] = {}
     try:

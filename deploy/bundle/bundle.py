@@ -35,7 +35,8 @@ OLDEST = 315532800
 
 
 def epoch() -> int:
-    """SOURCE_DATE_EPOCH, else the time of the last commit, else 1980."""
+    """Return the time of all files in the bundle, in epoch seconds: SOURCE_DATE_EPOCH, or else the time of the last
+    commit, or else the beginning of 1980."""
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if not given:
         log = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%ct"], capture_output=True, text=True)
@@ -76,8 +77,8 @@ def build_wheel(wheelhouse: Path, seconds: int) -> str:
 
 
 def locked(name: str, python: str, machine: str) -> Iterator[str]:
-    """Yield the lock's requirements that hold for this Python, without their conditions. pip would apply the conditions
-    to its own Python."""
+    """Yield the requirements of a lock file whose conditions are true for the Python version ``python``. The yielded
+    requirements have no conditions, because pip would test them for the Python that runs pip."""
     place = {"python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython"}
     place |= {"platform_python_implementation": "CPython", "platform_machine": machine}
     place |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
@@ -91,7 +92,7 @@ def locked(name: str, python: str, machine: str) -> Iterator[str]:
 
 
 def download(requirements: list[str], wheelhouse: Path, python: str, machine: str) -> None:
-    """The wheels of these requirements for one Python."""
+    """Download the wheels of these requirements for one version of Python."""
     platforms = [f"manylinux_{glibc}_{machine}" for glibc in GLIBCS] + [f"manylinux2014_{machine}", f"linux_{machine}"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(requirements))
@@ -104,7 +105,7 @@ def download(requirements: list[str], wheelhouse: Path, python: str, machine: st
 
 
 def stage(bundle: Path, options: argparse.Namespace) -> None:
-    """Everything that the bundle holds, and the sums of it."""
+    """Put all files of the bundle into the directory ``bundle``, with a file of their checksums."""
     wheelhouse = bundle / "wheelhouse"
     wheelhouse.mkdir(parents=True)
     version = build_wheel(wheelhouse, options.epoch)
@@ -139,7 +140,7 @@ def files(directory: Path) -> list[Path]:
 
 
 def pack(bundle: Path, archive: Path, seconds: int) -> None:
-    """Pack the bundle into one file. The file's bytes do not depend on the maker or on the time."""
+    """Pack the bundle into one file. The bytes of this file do not depend on the user or on the present time."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path in files(bundle):

@@ -78,7 +78,7 @@ def leftovers() -> list[Question]:
 
 
 def demand() -> list[Question]:
-    """Return the panels of ``provisioner demand``, whose processes are other targets than the loops."""
+    """Return the panels of ``provisioner demand``. Prometheus scrapes its processes separately from the loops."""
     names = ("wanted", "asked", "running", "idle")
     lines = [Line(f"sum by (template) (hf_demand_{name})", f"{{{{template}}}} {name}") for name in names]
     step = AGE.format(by="job", metric="hf_demand_last_step_timestamp_seconds")

@@ -90,14 +90,14 @@ def number() -> Stat:
 
 
 def lines() -> TimeSeries:
-    """Return a panel that shows values over time, with the names of the lines below."""
+    """Return a panel that draws values over time as lines. The names of the lines are below the drawing."""
     legend = VizLegendOptions().show_legend(True).placement(LegendPlacement.BOTTOM)
     tooltip = VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
     return TimeSeries().legend(legend).tooltip(tooltip).fill_opacity(10).height(8)
 
 
 def thresholds(*steps: tuple[float | None, str]) -> ThresholdsConfig:
-    """Return the colours of values. Each step is the value from which a colour holds (None: from the lowest value), and
-    the colour."""
+    """Return the colours of a panel. Each step is a number and the colour of the values from this number on. The number
+    None stands for the lowest value."""
     made = [Threshold(value=value, color=color) for value, color in steps]
     return ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(made)

@@ -1,4 +1,4 @@
-"""The dashboard of one provisioner. The question that an operator asks first comes first."""
+"""The dashboard of one provisioner. Its rows begin with the question that an operator asks first."""
 
 from __future__ import annotations
 

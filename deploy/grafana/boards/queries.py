@@ -26,7 +26,7 @@ def quantile(share: float, metric: str, by: str = "") -> str:
 
 
 def label_value(label: str) -> str:
-    """Return the name of a line in Grafana's notation: the value of this label."""
+    """Return a name for lines in Grafana's notation. Grafana replaces the name by each line's value of this label."""
     return f"{{{{{label}}}}}"
 
 

@@ -1,4 +1,4 @@
-"""The content of a board: panels under headings, each of which answers a question."""
+"""The content of a board: headings, and panels under each heading. A panel answers a question of an operator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """A query, and the name of the lines that it draws."""
+    """A query, and the name of the lines that Grafana draws from its result."""
 
     query: str
     name: str
@@ -49,5 +49,6 @@ def line_question(title: str, about: str, query: str, name: str = "", unit: str 
 
 
 def number_question(title: str, about: str, query: str, unit: str = "short", **bad: float) -> Question:
-    """Return a panel that shows one number. ``bad``: ``bad_from`` or ``bad_below``."""
+    """Return a panel that shows one number. ``bad``: the keyword argument ``bad_from`` or ``bad_below`` with its
+    value."""
     return Question(title, about, [Line(query, "")], unit, width=4, number=True, **bad)
