@@ -121,8 +121,8 @@ class Backend(Protocol):
         """Begin to delete the machines. If a machine does not exist, its delete is a success.
 
         With ``uid``, delete only the machine with this uid. Without ``uid``, delete the machine with this name. This
-        machine must have our identity, unless ``is_adopted`` is set. With ``is_forced``, give the machine no grace
-        period.
+        machine must have our identity. If ``is_adopted`` is set, it may be another provider's machine that HF returned
+        to us. With ``is_forced``, give the machine no grace period.
         """
 
     def close(self) -> None:

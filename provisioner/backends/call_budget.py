@@ -1,5 +1,5 @@
-"""A limit on the calls to one place in any window of time. If the place refuses a call because there were too many, all
-calls pause.
+"""A limit on the number of calls to one place in any ``window`` seconds. If the place refuses a call because there were
+too many, all calls pause.
 
 Compute counts calls in fixed windows of 60 s that begin at unknown times. If there are too many calls, Compute refuses
 them with 403 ``rateLimitExceeded`` until the next window.
@@ -16,7 +16,7 @@ from provisioner.model import ErrorClass
 
 
 class TooManyCalls(BackendError):
-    """Raised if a place refuses all further calls until its next window of call quotas."""
+    """Raised if a place refuses all calls until its next window, because there were too many in this window."""
 
 
 class CallBudget:
@@ -61,14 +61,14 @@ class CallBudget:
     def follow(self, error: BackendError) -> None:
         """Pause the calls for as long as the refused call's ``error`` demands.
 
-        If Compute's window is used up, wait until the next window has certainly begun.
+        If Compute's window is used up, the pause is a whole window long. The next window has then certainly begun.
         """
         wait = max(error.retry_after or 0.0, self._window if isinstance(error, TooManyCalls) else 0.0)
         with self._lock:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End all waits and allow no more reads. So a long observation does not delay the end of the process."""
+        """End all waits and allow no more reads. A long observation then does not delay the end of the process."""
         self._closed.set()
 
     def _check_quiet(self) -> None:

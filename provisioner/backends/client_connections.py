@@ -102,7 +102,7 @@ class Allowance:
         return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def take(self, count: int) -> None:
-        """Count bytes. Raise LargeResponse for the first byte above the limit."""
+        """Count bytes that were read. Raise LargeResponse if there are more bytes than allowed."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise self.size_error(f"{self._bytes_allowed >> 10} KiB")
@@ -207,7 +207,8 @@ class Bounded(urllib3.connection.HTTPConnection):
         return response
 
     def _allow(self) -> None:
-        """Limit the next response, which may be the proxy's, to the time of the call."""
+        """Limit the next response to the time that the call may take. The next response may be a proxy's response to
+        CONNECT."""
         call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
         self._allowance = Allowance(call, self.timeout, self._began)
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]

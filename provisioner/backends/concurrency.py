@@ -73,7 +73,7 @@ class Flow:
             self._callers -= 1
 
     def open(self, now: float) -> bool:
-        """Return True if the server accepts calls again at ``now``."""
+        """Return True unless the server wants no calls at ``now``, because it refused an earlier call."""
         return now >= self._calls_allowed_at
 
     def answered(self, kind: str, began: float, now: float) -> None:

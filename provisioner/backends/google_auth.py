@@ -145,13 +145,13 @@ def _one_line(error: Exception) -> str:
 class FollowedCredentials(google.auth.credentials.Credentials):  # type: ignore[misc]
     """Google credentials that are read again for each new token, and when their file changes.
 
-    Application-default credentials without a file are read again only if they yield no token. Reading these credentials
+    Application-default credentials without a file are read again only if they yield no token, because another reading
     may need the network.
     """
 
     def __init__(self, key_file: Path | None, scopes: Sequence[str] = SCOPES) -> None:
-        """Store the arguments without reading the file. So missing credentials fail observations, and the loop still
-        starts."""
+        """Store the arguments without reading the file. If the file is missing, observations fail later, but the loop
+        can start."""
         super().__init__()
         self._key_file, self._scopes = key_file, scopes
         named = key_file or os.environ.get(CREDENTIALS)

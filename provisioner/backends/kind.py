@@ -1,7 +1,7 @@
 """The interface of a kind of place. Each kind is a folder next to this file or an installed distribution.
 
-A kind imports its clients only in ``factory``. So commands that only read the configuration do not need the clients. An
-installation without the kind's extra also works.
+A kind imports its clients only in ``factory``. So commands that only read the configuration do not need the kind's
+extra.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Kind(ABC, Generic[SomePool]):
         """Return a function that makes the backends of one process. The backends share connections.
 
         Raise ImportError if a client is not installed. The returned function raises BackendError if a pool's settings
-        lead to no place.
+        name no usable place.
         """
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:

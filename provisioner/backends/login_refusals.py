@@ -35,8 +35,8 @@ def find_right(status: int, text: str) -> str | None:
 
 
 def read_secret(file: Path, setting: str, encoding: str = "ascii") -> str:
-    """Return the text in the file that a setting names. Raise BackendError if the file cannot be read, or if an ASCII
-    file holds anything but one word. No error has the text."""
+    """Return the text in the file that a setting names. Raise BackendError if the file cannot be read. With the
+    encoding ASCII, the file must contain exactly one word. No error message contains the text."""
     try:
         text = file.read_text(encoding=encoding).strip()
         if encoding == "ascii" and len(text.split()) != 1:  # in a header, the text would be part of the library's error

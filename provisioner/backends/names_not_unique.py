@@ -70,10 +70,10 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now, and no outcomes.
+    """Return a list that begins now, with an empty list of outcomes.
 
     If the list fails, return None, and for each action an outcome with the list's failure. The caller must not send the
-    actions then. If the list may not start, return None and no outcomes.
+    actions then. If there are no actions or the list may not start, return None and no outcomes.
     """
     found: list[Listed] = []
 
@@ -95,8 +95,8 @@ class Reader(Protocol[Job]):
     """The functions that read a place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job shows that it belongs to the pool. Any other job also counts if it has the uid that
-        ``sought`` has for its name."""
+        """Return True if the job shows that it belongs to the pool. Also return True for any other job with the uid
+        that ``sought`` has for the job's name."""
 
     def end(self, job: Job) -> MachineEnd | None:
         """Return how a job has ended; None if the job still counts as a machine. An ended job still counts if, for

@@ -77,8 +77,8 @@ def _read_outputs(process: subprocess.Popen[bytes], seconds: float, most_bytes: 
 
 
 def _end_group(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a program with all its processes. Call this function before the program's exit code is read. The process
-    group exists only until then."""
+    """End a program with all its processes. Call this function before the program's exit code is read, because the
+    process group exists only until then."""
     if grace:
         os.killpg(process.pid, signal.SIGTERM)
         ended = os.pidfd_open(process.pid)

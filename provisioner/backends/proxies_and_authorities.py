@@ -139,10 +139,8 @@ def _key(file: str | os.PathLike[str] | None) -> tuple[int, ...]:
 
 def ending_authorities(ca_bundle: Path | None, wall: float) -> list[str]:
     """Return warnings about certificate authorities in the bundle that have expired or will soon expire. Raise
-    BackendError if the bundle cannot be used.
-
-    Only a configured bundle is checked. The system's bundle always contains expired authorities.
-    """
+    BackendError if the bundle cannot be used. Only a configured bundle is checked, because the system's bundle always
+    contains expired authorities."""
     messages = []
     for authority in _read_authorities(str(ca_bundle), "ca_bundle") if ca_bundle else ():
         ends = ssl.cert_time_to_seconds(str(authority["notAfter"]))

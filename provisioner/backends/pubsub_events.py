@@ -78,7 +78,7 @@ METHODS: Mapping[str, InstanceEvent] = {
 
 
 class Worth(StrEnum):
-    """The use of a message for the loop, as ``Sieve`` judges it."""
+    """The use that the loop can make of a message."""
 
     NOTICE = "notice"
     """The message announces the end of a machine of ours."""
@@ -117,7 +117,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A message with its use, and the reason for this use."""
+    """A message with the use that the loop can make of it. For an unreadable message, also the problem."""
 
     worth: Worth
     hint: Hint | None = None
@@ -193,8 +193,8 @@ class Sieve:
 
 
 class EventStream:
-    """A subscription that is read until it is closed. Each judged message goes to ``taken``. The reason for each break
-    of the stream goes to ``broke``."""
+    """A subscription that is read until it is closed. The function ``taken`` is called with each judged message. The
+    function ``broke`` is called with the reason for each break of the stream."""
 
     def __init__(
         self,

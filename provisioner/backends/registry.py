@@ -52,7 +52,8 @@ def built_in_kinds() -> list[Kind[Any]]:
 def longest_call(pools: Iterable[Pool]) -> float:
     """Return how many seconds a batch in these pools may last after its last call has begun.
 
-    The built-in kinds always count. The previous loop may have had pools that are no longer configured.
+    The built-in kinds always count, because the previous loop may have had pools of these kinds that are no longer
+    configured.
     """
     return max(each.longest_call for each in (*built_in_kinds(), *(get_kind(pool.kind) for pool in pools)))
 
@@ -60,7 +61,7 @@ def longest_call(pools: Iterable[Pool]) -> float:
 def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
     """Return one backend per pool. Clients are imported only for kinds that have a pool.
 
-    Raise BackendError if a pool's settings lead to no place. The error has one line for each such pool. Raise
+    Raise BackendError if a pool's settings name no usable place. The error has one line for each such pool. Raise
     MissingExtra if a client is not installed.
     """
     prepare(site.ca_bundle)
@@ -72,8 +73,8 @@ def make_backends(pools: Mapping[str, Pool], site: Site) -> dict[str, Backend]:
 
 
 def usable_backends(pools: Mapping[str, Pool], site: Site) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return a dict of pool → backend, and a dict of pool → reason. A pool has a reason if its settings lead to no
-    place.
+    """Return two dicts. The first has the backend of each usable pool. The second has a reason for each pool whose
+    settings name no usable place.
 
     Raise MissingExtra if a client is not installed. ``proxies_and_authorities.prepare`` must have been called.
     """

@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config_warnings(settings: Settings, provider: Provider) -> list[str]:
-    """Return the warnings about HF's files. A file may differ from the version that the scripts or the loop last read.
-    A key may have no effect."""
+    """Return warnings about HF's files: a file differs from the version that the scripts or the loop last read, or a
+    key has no effect."""
     of_kinds = {key for pool in settings.pools.values() for key in get_kind(pool.kind).config_keys}
     return [
         *stale_read_warnings(provider),

@@ -285,6 +285,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def commands_of(top: argparse.ArgumentParser) -> list[Command]:
-    """Return the parser of each command once, also if the command has aliases."""
+    """Return the parsers of all commands. A command with aliases is returned only once."""
     (choices,) = (action.choices for action in top._actions if isinstance(action, argparse._SubParsersAction))
     return list(dict.fromkeys(choices.values()))

@@ -1,9 +1,8 @@
 """The command ``provisioner configmap``: print the ConfigMap of the loop's pod.
 
-The command makes the ConfigMap from the directory that HostFactory's scripts read. So the scripts and the loop have the
-same configuration.
-
-Kubernetes mounts a ConfigMap as one directory without subdirectories. Therefore each file must have a unique name.
+The command makes the ConfigMap from the directory that HostFactory's scripts read, so that scripts and loop have the
+same configuration. Kubernetes mounts a ConfigMap as one directory without subdirectories, so each file must have a
+unique name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command backend. A pool consists of the jobs with our names in the output of a scheduler's list command.
 
-The list may show marks. Each job must then have our mark: a text with provisioner, pool and request.
+A mark is a text with provisioner, pool and request. If the list shows marks, a job must also have our mark.
 """
 
 from __future__ import annotations

@@ -207,7 +207,8 @@ class CommandPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key of the pool's list. Two pools share a key only if they list the same machines without marks."""
+        """Return a key of the pool. Two pools have the same key if they run the same list command and it shows no
+        marks. Such pools could not distinguish their machines."""
         marked = self.name if self.has_marks else ""
         return ("command", *self.list.argv, str(sorted(self.environment.items())), str(self.user), marked)
 

@@ -105,13 +105,13 @@ class Access(Protocol):
         plain HTTP."""
 
     def failed(self, way: Way) -> None:
-        """Note that no server responded at the address, or a wrong server. Raise BackendError if the files of the login
-        cannot be used."""
+        """Note that no server responded at the address, or that a wrong server responded. Raise BackendError if the
+        files of the login cannot be used."""
 
 
 @dataclass(slots=True)
 class KubeApi:
-    """The calls to one API server, with the limits and threads that its pools share."""
+    """The calls to one API server. All pools on this server share the limits and threads of these calls."""
 
     access: Access
     times: KubeTimes = USUAL_TIMES

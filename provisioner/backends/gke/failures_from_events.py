@@ -95,8 +95,8 @@ class PodEvents(Readings):
         self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
-        """Yield the Events on pods with these reasons. Each reason needs a list of its own, because a selector can name
-        only one reason."""
+        """Yield the Events of pods that have one of these reasons. Each reason needs a list of its own, because a
+        selector can name only one reason."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"
             yield from self._api.items(self._path, {"fieldSelector": selector})

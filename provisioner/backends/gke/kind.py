@@ -45,7 +45,8 @@ class Gke(Kind[GkePool]):
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return the inherited namespace and credentials, and a kubeconfig if no endpoint names the cluster."""
+        """Return the inherited settings: the namespace, and the credentials for an endpoint. If the pool names no
+        endpoint, return a kubeconfig instead of the credentials."""
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
@@ -53,7 +54,8 @@ class Gke(Kind[GkePool]):
         return {"namespace": config.gke_namespace, "kubeconfig": kubeconfig or (Path(named) if named else None)}
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return settings that have the address as the endpoint and name no cluster and no login."""
+        """Return settings that replace the cluster and its login: the endpoint is ``address``, and there is no
+        login."""
         return {"kubeconfig": None, "context": None, "ca_file": None, "credentials": None, "endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
@@ -70,8 +72,8 @@ class Gke(Kind[GkePool]):
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:
-        """Return warnings about three kinds of fields of the pod spec: fields that are overwritten, that are unknown,
-        or that hide the end of a pod."""
+        """Return warnings about four kinds of fields of the pod spec: fields that are overwritten; fields that no pod
+        has; restart policies that hide the end of a pod; a time limit that ends pods too soon."""
         # The client's models take a third of a second to load.
         with require_packages(self.distribution):
             from provisioner.backends.gke.own_pods import OWN_LABELS
@@ -96,8 +98,8 @@ class Gke(Kind[GkePool]):
 
 
 def _pod_spec_problem(directory: Path, written: str, namespace: str) -> str | None:
-    """Return the problem of a pod spec file; None if there is no problem. A file outside ``directory`` is a problem.
-    HF's users may edit the templates that name the file."""
+    """Return the problem of a pod spec file; None if there is no problem. A file outside ``directory`` is refused,
+    because HF's users may edit the templates that name the file."""
     path = directory / written
     try:
         if not path.resolve().is_relative_to(directory.resolve()):

@@ -82,8 +82,8 @@ class Identity:
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if a pod is ours, whatever its labels. The pod must have this ``uid``. If ``uid`` is empty, the
-        pod must have our field manager."""
+        """Return True if we made this pod, whatever its labels are now. With ``uid``, the pod must have this uid. If
+        ``uid`` is empty, the pod must have our field manager."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 
@@ -97,8 +97,8 @@ class Identity:
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True if a pod belongs to one of our pools, by labels and name. A pod with a mere copy of our labels
-        does not count. Its name does not match the labels."""
+        """Return True if a pod belongs to one of our pools, by labels and name. If a pod only has a copy of our labels,
+        its name does not match the labels. Such a pod does not count."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)

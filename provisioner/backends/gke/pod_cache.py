@@ -156,7 +156,7 @@ class PodCache:
         """Return all machines, including strayed machines. If no machine has changed, return the same object as before.
 
         ``there``: the existing pods with a name in ``sought``, whoever owns them. ``sought``: the expected uid of each
-        name. A pod with our labels has not strayed if the cache lacks it. The cache has then missed an event.
+        name. If the cache lacks a pod with our labels, the cache has missed an event, and the pod has not strayed.
         """
         self._note_absent(sought.keys() - there.keys())
         shown, before = self.machines(now), self._strayed_view[1] if self._strayed_view else {}

@@ -1,7 +1,7 @@
 """Fields of a pod that the models of the official client do not have. No I/O, clock or logger.
 
-A server silently drops an unknown field, unless the request asks for strict validation. A server that is newer than the
-client may know the field.
+Such a field is often a mistake: a server silently drops an unknown field, unless the request asks for strict
+validation. But a server that is newer than the client may know the field.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def _is_for_spot(pod: Pod) -> bool:
 
 def _required_labels(spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield the node labels that the pod's affinity requires. If the affinity accepts any value of a label, yield the
-    value ``true``. Such labels usually have this value."""
+    value ``true``, because such labels usually have this value."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     demanded = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in demanded.get("nodeSelectorTerms") or ():

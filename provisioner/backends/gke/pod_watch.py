@@ -178,7 +178,7 @@ class PodWatch:
         self._tried.set()
 
     def _follow(self, begin: Mapping[str, str | int], pods: PodList | None = None) -> None:
-        """Follow one stream to its end. The end is no error, because servers disconnect slow readers silently.
+        """Follow one stream to its end. An ended stream is no error, because servers disconnect slow readers silently.
 
         ``pods``: if given, the stream begins with a list. This list counts only after the bookmark at its end.
         """
@@ -218,7 +218,7 @@ class PodWatch:
             raise
 
     def _apply_event(self, event: Document, pods: PodList | None) -> PodList | None:
-        """Apply an event to the caches, or to a list under way. Return the list as long as it is incomplete."""
+        """Apply an event to the caches, or to a list under way. Return this list while it is incomplete; else None."""
         kind, pod = str(event.get("type")), event.get("object")
         if kind == "ERROR" or not isinstance(pod, dict):
             raise _stream_error(event, pods)

@@ -54,7 +54,7 @@ class SpotNodes(Readings):
 
     def _read(self) -> None:
         """Read the names of the Spot nodes. Note which nodes are Spot nodes. A node that became known during the
-        reading is left for the next one."""
+        reading is left for the next reading."""
         met = list(self._nodes)
         try:
             with translated_errors():

@@ -126,8 +126,8 @@ class ComputeApi:
         return self._pages("POST", f"{group.path}/listManagedInstances", "managedInstances", MEMBER_FIELDS, deadline)
 
     def instances(self, zone: str, deadline: float, begins: str = "") -> Mapping[str, Json]:
-        """Return the zone's instances by name, in a group or not. Their names begin with ``begins``, or with our prefix
-        if ``begins`` is empty."""
+        """Return the zone's instances by name, including instances outside of groups. Only names that begin with
+        ``begins`` are listed. If ``begins`` is empty, our prefix takes its place."""
         path = f"{self._project}/zones/{zone}/instances"
         kind = "compute#instanceList"
         named = f"name eq {begins or self._prefix}.*"

@@ -209,8 +209,8 @@ class MigBackend(GroupInspection):
 
 
 def _strayed_failure(member: Member) -> Failure:
-    """Return the failure for an abandoned instance. The loop does not delete the instance. The right to do so would
-    apply to all instances of the project."""
+    """Return the failure for an abandoned instance. The loop does not delete the instance, because the right to do so
+    would apply to all instances of the project."""
     line = f"gcloud compute instances delete {member.name} --zone {member.zone}"
     return Failure(ErrorClass.DENIED, f"the instance was taken out of its group, and runs on until: {line}")
 
@@ -229,6 +229,6 @@ def _chunks(items: list[T]) -> Iterator[list[T]]:
 
 
 def request_key(group: Sequence[str], names: Sequence[str]) -> uuid.UUID:
-    """Return a key of the group and the names. Requests with the same key get the same request id. Compute takes such
-    requests for one request."""
+    """Return a key of the group and the names. Two requests with the same key get the same request id, so that Compute
+    treats them as one request."""
     return uuid.uuid5(REQUEST_IDS, "|".join((*group, *sorted(names))))

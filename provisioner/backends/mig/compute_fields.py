@@ -41,8 +41,8 @@ class Member:
 
     @property
     def hindrance(self) -> Failure | None:
-        """Return the failure of the last delete. If the instance was not made yet, return None, because ``attempt`` is
-        then about the create."""
+        """Return the failure of the last delete; None if no delete failed. If the instance was not made yet, the result
+        is None, because ``attempt`` is then about the create."""
         return self.attempt if self.action == "DELETING" and self.status not in ATTEMPT_STATUSES else None
 
     @property

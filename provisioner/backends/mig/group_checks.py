@@ -52,8 +52,8 @@ NO_LOCATION = re.compile(
 
 
 def group_findings(pool: MigPool, group: Json) -> list[Finding]:
-    """Return the findings about the group. Most findings are about settings by which the group would end machines
-    itself."""
+    """Return the findings about the group. Most findings are about settings of the group that would make it end
+    machines itself."""
     update, lifecycle = group.get("updatePolicy") or {}, group.get("instanceLifecyclePolicy") or {}
     texts = (
         (Severity.ERROR, _update_policy_message(pool, update)),
@@ -66,7 +66,7 @@ def group_findings(pool: MigPool, group: Json) -> list[Finding]:
 
 
 def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
-    """Yield a finding if an autoscaler is active. The autoscaler, and not the loop, would choose which machines to
+    """Yield a finding if an autoscaler is active, because the autoscaler and not the loop would choose the machines to
     delete."""
     mode = (autoscaler.get("autoscalingPolicy") or {}).get("mode", "ON")
     if mode != "OFF":
@@ -75,8 +75,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield the problems of the instance template. Its machines may live for too short a time. The template may have no
-    labels, and calls cannot add labels."""
+    """Yield a finding if the instance template ends its machines too soon, and a finding if it has no labels. Calls of
+    the loop cannot add labels."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:

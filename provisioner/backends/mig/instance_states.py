@@ -53,10 +53,11 @@ class Observed:
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
-    """Return the machine of the two entries. If the machine has not changed, return the object ``before``.
+    """Return the machine of the two entries. If the machine has not changed, return the object ``before``. ``began``:
+    the loop time of the observation.
 
-    ``began``: the loop time of the observation. ``instance``: ignored if its id differs from the member's id. Such an
-    instance is older or unrelated.
+    If the id of ``instance`` differs from the member's id, ``instance`` is ignored, because it is an older or unrelated
+    instance.
     """
     if instance.id != member.id:
         instance = Instance()
@@ -153,8 +154,8 @@ def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
 
 
 def _notice(phase: Phase, cause: LossCause | None, grace: float, before: Machine | None, began: float) -> Notice | None:
-    """Return the expected end of a stopping machine, as computed when the stop was first observed. Return None if the
-    machine is not stopping or the cause is unknown."""
+    """Return the expected end of a stopping machine. If a stop was observed before, return the end that was computed
+    then. Return None if the machine is not stopping or the cause is unknown."""
     if phase is not Phase.STOPPING or cause is None:
         return None
     if before and before.notice:

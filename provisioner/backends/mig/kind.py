@@ -54,7 +54,7 @@ class Mig(Kind[MigPool]):
         }
 
     def embedded(self, address: str) -> Mapping[str, object]:
-        """Return the address as the endpoint, in place of Google's."""
+        """Return settings that make ``address`` the endpoint, in place of Google's endpoint."""
         return {"endpoint": address}
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:

@@ -182,7 +182,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return the names of ``others`` that an instance has. ``standing``: names of instances in shared lists."""
+        """Return the names in ``others`` that instances have. ``standing``: names of the instances in shared lists."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -206,10 +206,10 @@ class GroupObserver:
         return members
 
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
-        """If the list lacks members that the group counts, return the group's count; else 0.
+        """Return the group's count of members if the list is shorter; else 0.
 
-        A complete list has all members that run. The list may be empty if the group counts no members, or if the
-        previous list was empty.
+        Only members that run are counted. If the list is empty and the previous list was not, all members of the group
+        are counted.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0

@@ -72,8 +72,8 @@ class UndecidedCreates:
                     self._undecided[name] = self._undecided.pop(name)
 
     def refused_machines(self, members: Collection[str]) -> Mapping[str, Machine]:
-        """Return the refused names as machines. A refused name that is a member is left out. The group accepted its
-        first create and refused only its second create."""
+        """Return the refused names as machines. A refused name that is a member is left out, because the group accepted
+        its first create and refused only its second."""
         now = time.monotonic()
         with self._lock:
             return {name: one for name, (since, one) in self._refused.items() if now >= since and name not in members}

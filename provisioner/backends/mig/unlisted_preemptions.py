@@ -53,7 +53,7 @@ class Preemptions:
         have ended since ``before``.
 
         If a machine's zone is unknown, the operations of all ``zones`` are read. ``expected``: names of machines that
-        we deleted, so that their ends need no cause.
+        we deleted. The cause of their ends is known.
         """
         ends = [end for end in _ends(before, after) if end.member.name not in expected]
         asked = {zone for end in ends for zone in ([end.member.zone] if end.member.zone else zones)}
@@ -75,7 +75,7 @@ class Preemptions:
         return dict.fromkeys(self._gone_at, LossCause.PREEMPTED)
 
     def _read_zone(self, zone: str) -> Iterable[tuple[str, str]]:
-        """Return id and name of each instance that was recently preempted in a zone."""
+        """Return a pair of id and name for each instance that was recently preempted in a zone."""
         try:
             with translated_errors():
                 return [

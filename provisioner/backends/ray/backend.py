@@ -83,8 +83,8 @@ class RayBackend(ListingBackend[Document]):
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return the end of a job that has ended and is not ours by name and mark; None for any other job. An ended job
-        of ours counts as a machine until its record is deleted."""
+        """Return the end of a job that has ended and does not have our name and mark. Return None for any other job. An
+        ended job of ours still counts as a machine, because the loop must delete its record."""
         return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:
@@ -158,8 +158,8 @@ def _mark(job: Document) -> str:
 
 
 def _uid(job: Document) -> str:
-    """Return the identity of a job: its name and the time of its start. A later job of the same name starts at another
-    time."""
+    """Return the identity of a job: its name and the time of its start. The name alone is not enough, because a later
+    job may have the same name."""
     return f"{job['submission_id']}.{job['start_time']}"
 
 

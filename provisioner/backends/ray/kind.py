@@ -29,8 +29,7 @@ class Ray(JobKind[RayPool]):
         return lambda pool: RayBackend(pool, RayApi(pool), provisioner=site.id, prefix=site.prefix)
 
     def warnings(self, pool: RayPool) -> list[str]:
-        """Return warnings about three settings. Machines may run on the head, machines may share a host, or a token may
-        be sent in clear."""
+        """Return warnings: all machines may run on the head, machines may share a host, or a token is sent in clear."""
         found = []
         if not pool.num_cpus and not pool.num_gpus and not pool.resources:
             found.append("num_cpus: with 0 and no other resource, all machines run on the head of the cluster")

@@ -1,10 +1,8 @@
 """Calls to slurmrestd, in the newest version of its API that both sides know.
 
-A response counts only if it has status 200, no errors, and the expected key. slurmrestd may send an empty list together
-with an error.
-
-The token's expiry is checked before each call. slurmrestd answers a bad token and a dead slurmctld with the same
-response.
+A response counts only if it has status 200, no errors, and the expected key, because slurmrestd may send an empty list
+together with an error. The token's expiry is checked before each call, because slurmrestd sends the same response for a
+bad token and for a dead slurmctld.
 """
 
 from __future__ import annotations
@@ -139,8 +137,8 @@ class SlurmApi:
         self._version = self._fixed_version
 
     def version(self) -> int:
-        """Return the last number of the API's version. The version is found at the first call, and again after
-        slurmrestd was replaced. Raise BackendError if both sides know no common version."""
+        """Return the last number of the API's version, for example 38 of v0.0.38. The version is found at the first
+        call, and again after slurmrestd was replaced. Raise BackendError if both sides know no common version."""
         with self._lock:
             if self._version is None:
                 self._version = next(filter(self._answers, range(NEWEST, OLDEST - 1, -1)), None)
@@ -253,6 +251,7 @@ def _texts(answer: Document) -> list[str]:
 
 
 def _text(error: Mapping[str, Any]) -> str:
-    """Return the text of an error, which may be in either or both of two keys."""
+    """Return the texts of an error in one line. The key of a text depends on Slurm's version, and an error may have
+    several texts."""
     parts = dict.fromkeys(str(error[key]) for key in ("error", "description", "string", "message") if error.get(key))
     return ": ".join(parts) or json.dumps(dict(error))

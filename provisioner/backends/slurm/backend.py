@@ -148,8 +148,8 @@ class SlurmBackend(ListingBackend[Document]):
         return job.end
 
     def machine(self, job: Job) -> Machine:
-        """Return the machine of a job. If Slurm has requeued the job, its machine is gone. The requeued job is another
-        machine."""
+        """Return the machine of a job. If Slurm has requeued the job, the first machine is gone, because the requeued
+        job is another machine."""
         runs = job.phase is Phase.RUNNING
         before = self._machines.get(job.name)
         known_ip = before.ip if before is not None and before.fingerprint.uid == job.uid else ""

@@ -78,13 +78,13 @@ class Job:
 
     @property
     def is_requeued(self) -> bool:
-        """Return True if Slurm has started the job again, so that the job is another machine."""
+        """Return True if Slurm has requeued the job or has started it again. The job is then another machine."""
         return self.restarts > 0 or bool(self.words & REQUEUED)
 
     @property
     def phase(self) -> Phase:
-        """Return the phase of the job's machine. GONE means that only Slurm's record of the job is left, and no delete
-        is needed."""
+        """Return the phase of the job's machine. The machine is GONE if the job has ended and only Slurm's record of it
+        is left. It is also GONE if Slurm has requeued the job, because the job is then another machine."""
         if "COMPLETING" in self.words:
             return Phase.STOPPING
         if self.words & ENDED.keys() or self.is_requeued:

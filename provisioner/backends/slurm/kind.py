@@ -40,7 +40,7 @@ class Slurm(JobKind[SlurmPool]):
         return backend
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem if ``require_dns`` is set, and a problem if the script cannot be read."""
+        """Return a problem if ``require_dns`` is set, and another problem if the script cannot be read."""
         problems = super().problems(body, inherited, around)
         file = around.beside(body.get("script_file"))
         try:
