@@ -49,7 +49,7 @@ class Clock:
         return self.time + self.ahead
 
     def uptime(self) -> None:
-        """Return no uptime, so that across a restart the wall clock counts."""
+        """Return None as the uptime, so that loop time is continued by the wall clock across a restart."""
 
 
 class Place(FakeBackend):
@@ -150,7 +150,7 @@ class Bench:
         }
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
-        """Return observations with the same content that began now."""
+        """Return the same observations, but with the present time as the time when they began."""
         return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
@@ -184,7 +184,7 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """Let HF list hosts that are not ours, each minute for ``seconds``. Run a cycle after each list."""
+    """Run a cycle each minute for ``seconds``. Before each cycle, HF lists its hosts; none of the hosts is ours."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

@@ -54,7 +54,8 @@ def count(functions: Set[CodeType]) -> Entered:
 
 
 def ways(directory: Path) -> dict[str, Set[CodeType]]:
-    """Return the entered functions by the name of the request's step. Write files below ``directory``."""
+    """Run each step of a request, and return the functions that the step enters, by the step's name. The state's files
+    are below ``directory``."""
     (directory / "loop").mkdir()
     bench = Bench(directory / "loop")
     bench.request(1)

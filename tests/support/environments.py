@@ -59,7 +59,7 @@ def _pip(*arguments: str | Path) -> None:
 def _copy_required(
     distribution: importlib.metadata.Distribution, extras: Collection[str], site_packages: Path, done: set[object]
 ) -> None:
-    """Copy the distributions that a distribution requires from this environment. pip cannot download them."""
+    """Copy the requirements of a distribution from the environment of the tests, because pip cannot download them."""
     for requirement in map(Requirement, distribution.requires or ()):
         marker = requirement.marker
         if marker and not any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):

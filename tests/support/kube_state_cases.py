@@ -97,7 +97,8 @@ SPECS = {R1: SPEC, RET: {"provisioner": "p", "names": ["a"], "created": 1}}
 
 
 def ends(path: str) -> list[Step]:
-    """Return the steps of a request's or return request's life. For each of its rules, a step breaks the rule."""
+    """Return the calls that create, change and end a request or a return request. Some of these calls break a rule of
+    these objects."""
     spec = "422 spec"
     return [
         post(path, SPECS[path], "201"),

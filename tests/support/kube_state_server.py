@@ -503,8 +503,8 @@ def _size(value: Any) -> int:
 
 
 class Call(NamedTuple):
-    """A call in the form in which the hooks of a client get it. ``number``: the number of the call among all calls of
-    the client, with repetitions."""
+    """A call as the hooks of a client get it. ``number``: the number of the call among all calls of the client; a
+    repeated call gets a new number."""
 
     number: int
     method: str

@@ -1,5 +1,5 @@
-"""Slots, memories and limits by the plain names of their facts. The caller need not know in which part a fact is
-stored."""
+"""Make and change slots, memories and limits by names of values. The caller need not know in which nested part a value
+is stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PLACES = {
 
 
 def alter(value: Any, **changes: Any) -> Any:
-    """Return the slot, the memory or the limits with these facts changed."""
+    """Return the slot, the memory or the limits with these values changed."""
     for name, fact in changes.items():
         part, field = PLACES[type(value)].get(name, ("", name))
         value = _with(value, part, _with(getattr(value, part), field, fact)) if part else _with(value, field, fact)
@@ -60,6 +60,6 @@ def _with(value: Any, field: str, fact: Any) -> Any:
 
 
 def make_slot(name: str, pool: str, verdict: Verdict, opened: float = 0.0, **changes: Any) -> Slot:
-    """Return a slot with these facts."""
+    """Return a slot with these values."""
     slot: Slot = alter(Slot(name, pool, verdict, opened), **changes)
     return slot

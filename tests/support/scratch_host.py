@@ -1,5 +1,5 @@
-"""A copy of this host for tests: file systems of its own lie above those on which programs are installed. Changes there
-end with the copy."""
+"""A copy of this host for tests. Its directories of programs are overlays on those of the host, so changes in them end
+with the copy."""
 
 from __future__ import annotations
 

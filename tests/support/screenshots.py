@@ -24,7 +24,7 @@ from tests.support.pictures import set_prices
 
 
 def main() -> int:
-    """Let the loop run into its troubles, and then take the pictures."""
+    """Let the loop run until its pools have problems, and then take the pictures."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--minutes", type=float, default=6.0)
     options.add_argument("--out", type=Path, default=Path("build/screenshots"))
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def play(playground: Playground, seconds: float) -> tuple[str, str]:
-    """Bring a grid into trouble: some machines wait for a pool without room, and two are preempted.
+    """Let a grid have problems: some machines wait for a pool without room, and two are preempted.
 
     Return the ids of a complete request and of a request that waits.
     """

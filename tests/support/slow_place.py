@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE
 
 
 class SlowPlace(FakeBackend):
-    """A pool whose observations wait for ``slow``, and fail with ``error``."""
+    """A pool whose observations wait until the event ``slow`` is set. If ``error`` is set, they raise it."""
 
     def __init__(self) -> None:
         pool = FakePool(name="pool", observe_seconds=0.02)

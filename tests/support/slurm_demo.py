@@ -55,7 +55,8 @@ REASONS = {
 
 
 class SlurmPlayground(Playground):
-    """The embedded cloud, a loop, and a Slurm cluster. The cluster's jobs count as machines of the cloud."""
+    """The embedded cloud, a loop, and a Slurm cluster. The demonstration counts the cluster's jobs as machines, like
+    those of the cloud."""
 
     def __init__(self, cluster: SlurmCluster, config: Path) -> None:
         super().__init__(config, "gridinst")

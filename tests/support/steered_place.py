@@ -41,7 +41,7 @@ class SteeredPlace(FakePlace):
         return super().entries()
 
     def create(self, name: str, mark: Mark | None) -> Entry:
-        """Make a machine, or return the machine that has this mark already."""
+        """Make a machine. If the place already has a machine with this mark, return that machine instead."""
         _meet(self.silence)
         self.creates += 1
         _meet(self.refusal)
@@ -66,7 +66,7 @@ class SteeredPlace(FakePlace):
         self._wake()
 
     def hold(self) -> None:
-        """Hold machines that are created from now on in a queue, until they boot."""
+        """Let all machines that are created after this call wait in a queue until they boot."""
         self._pool = self._pool.model_copy(update={"queue_seconds": 3600.0})
 
     def starve(self, lack: Failure) -> None:
@@ -84,8 +84,8 @@ class SteeredPlace(FakePlace):
         }
 
     def names(self) -> list[str]:
-        """Return the names of all machines that have not ended. A name is repeated for each further machine that has
-        it."""
+        """Return the names of all machines that have not ended. If several machines have one name, the name is
+        repeated."""
         ended = self._clock()
         return [one.name for one in (*self.present().values(), *self.doubles()) if ended < one.ends]
 

@@ -1,4 +1,5 @@
-"""Small factories of the core's values: a world of two pools at loop time NOW, changed only where a test's rule is."""
+"""Small factories of the core's values. By default, they describe two pools at loop time NOW; a test changes only the
+values that its rule is about."""
 
 from __future__ import annotations
 
@@ -191,7 +192,8 @@ def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUES
 
 
 def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
-    """Return an observation that also asked for each machine of the two requests by its name."""
+    """Return a complete observation of a pool with these machines. By default, it also asked for each machine of the
+    two requests by name."""
     return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
@@ -225,7 +227,8 @@ def unmet_of(
     orphans: Mapping[str, int] | None = None,
     holds: Holds = NO_HOLDS,
 ) -> Mapping[str, tuple[Unmet, ...]]:
-    """Return the unmet machines that a plan publishes if the pools hold what the slots say. ``orphans``: by pool."""
+    """Return the unmet machines that a plan publishes if each observed pool shows what the slots say. ``unseen``: pools
+    without an observation. ``orphans``: number by pool."""
     full = [
         slot
         for _, slot in remembered.slots

@@ -19,7 +19,7 @@ def _list(items: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _pair(tag: str, **value: str) -> dict[str, Any]:
-    """Return the schema of a tagged attribute."""
+    """Return the schema of an attribute as HF writes it: a list of a tag and a value."""
     return {"type": "array", "prefixItems": [{"const": tag}, {"type": "string"} | value], "minItems": 2, "maxItems": 2}
 
 

@@ -1,6 +1,7 @@
 """Files of Symphony 7.3.2 that our programs need, in the installer's form: HostFactory's files, profile and service.
 
-HostFactory and EGO are closed source. So the source is docs/hostfactory.md (profile.hf, fresh, start).
+HostFactory and EGO are closed source. So the source is docs/hostfactory.md, in its paragraphs that begin with
+**profile.hf**, **fresh** and **start**.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def installed(top: Path) -> Path:
 
 
 def profile_of(top: str, path: str, libraries: str = "") -> dict[str, str]:
-    """Return the variables that a shell has after it sourced profile.hf of EGO_TOP ``top``. It has six variables of HF.
+    """Return the variables that a shell has after it sourced profile.hf of EGO_TOP ``top``. The profile sets six
+    variables.
 
     ``libraries``: the first directory of LD_LIBRARY_PATH.
     """

@@ -163,7 +163,7 @@ class CallingSlurm:
         self._power.step()
 
     def until(self, condition: object, seconds: float, what: str) -> None:
-        """Take turns until ``condition()`` is true."""
+        """Repeat ``turn`` until ``condition()`` is true."""
         assert callable(condition)
 
         def holds() -> bool:

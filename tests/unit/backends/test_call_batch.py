@@ -65,7 +65,7 @@ def test_outcomes_come_in_the_order_of_the_calls_although_they_end_in_another() 
 
 
 class Sends:
-    """A send that succeeds after ``pause`` and counts the sends under way."""
+    """A function that sends a call. It succeeds after ``pause``, and counts the calls that run at once."""
 
     def __init__(self, pause: Callable[[], object]) -> None:
         self._pause = pause

@@ -55,7 +55,7 @@ def test_a_call_beyond_the_budget_waits_for_the_window(clock: list[float]) -> No
 
 
 def test_each_call_waits_for_a_window_of_its_own(clock: list[float]) -> None:
-    """Calls before the window no longer count, and calls that waited do."""
+    """A call counts in the minute in which it is sent, also if it had to wait for this minute."""
     window = Window(1, clock)
     assert [window.wait_for_read() for _ in range(4)] == [None] * 4
     assert window.passed == 180.0
@@ -68,7 +68,7 @@ def test_a_call_whose_turn_comes_too_late_fails_at_once(clock: list[float]) -> N
 
 
 def test_mutations_count_and_do_not_wait(clock: list[float]) -> None:
-    """All calls above the limit have to leave the window."""
+    """A read waits until the calls of the last minute are below the limit, even if mutations exceeded it."""
     window = Window(1, clock)
     window.budget.count_change()
     clock[0] += 10.0

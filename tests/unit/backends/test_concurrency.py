@@ -21,14 +21,14 @@ NOW = 1000.0
 
 
 def round_of(flow: Flow, seconds: float, began: float = NOW, kind: str = "create") -> Flow:
-    """Answer a whole round of calls of one kind that began together and took ``seconds``."""
+    """Let calls of one kind succeed, as many as the limit allows at once. All began together and took ``seconds``."""
     for _ in range(flow.limit):
         flow.answered(kind, began, began + seconds)
     return flow
 
 
 def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
-    """Return a flow to a server that has refused calls."""
+    """Return the limit of calls to a server that has refused these calls."""
     flow = Flow()
     for refusal in refusals:
         flow.refused(*refusal)
@@ -36,7 +36,7 @@ def refusing(*refusals: tuple[float, float, float | None]) -> Flow:
 
 
 def unloaded(**seconds: float) -> Flow:
-    """Return a flow with known quickest responses, by kind of call."""
+    """Return a limit of calls that knows how fast the unloaded server responds, by kind of call."""
     flow = Flow()
     flow._unloaded = seconds
     return flow

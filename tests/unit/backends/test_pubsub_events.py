@@ -1,4 +1,4 @@
-"""The use of audit log entries, each judged once. The entries are real entries with other names."""
+"""The conclusions from audit log entries. Each entry is judged once. The entries are real ones with changed names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ NAME = "hf-abcde01234-000007"
 
 
 def preempted(name: str = NAME) -> dict[str, Any]:
-    """Return an entry of the log ``system_event``, which is first and last and has no ``response``."""
+    """Return an entry of the log ``system_event``. It is the first and the last entry of its operation, and has no
+    ``response``."""
     return {
         "protoPayload": {
             "@type": "type.googleapis.com/google.cloud.audit.AuditLog",

@@ -62,7 +62,7 @@ def test_pools_that_observe_in_step_share_a_list(server: Server, shared: SharedL
 def test_a_response_that_is_not_understood_is_a_failure_for_all_who_share_it(
     server: Server, shared: SharedList[Items]
 ) -> None:
-    """The other pool fails, too. It does not get the older list, although it has never had that list."""
+    """An older list is never used instead, not even for a pool that has not had it."""
     assert began(shared, "a", 1.0) == 1.0
     server.odd = True
     for pool in ("a", "b"):
@@ -122,7 +122,8 @@ def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server: Server, shared: SharedList[Items], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists that are read one after the other are too late for their own observations."""
+    """Otherwise, the waiting pools would read lists of their own, one after the other, and each pool would also wait
+    for the lists before its own."""
     times = [0.0]
 
     def clock() -> float:

@@ -140,7 +140,7 @@ def test_findings_come_by_severity_and_then_in_the_order_of_the_questions(
 
 
 class Refusing:
-    """A backend whose calls all fail, with responses of another time."""
+    """A backend whose calls all fail. The clock of its place is 25 minutes ahead of ours."""
 
     pool = "pods"
 
@@ -164,7 +164,7 @@ def test_a_wrong_clock_is_the_first_finding_also_if_every_call_fails(
 
 
 class Seeing:
-    """A backend of any kind with a machine that runs and two in the queue. It has findings that are no errors."""
+    """A backend with one running machine and two queued machines. Its check finds a warning, but no error."""
 
     pool = "hosts"
 

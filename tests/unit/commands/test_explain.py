@@ -115,7 +115,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
 @pytest.fixture
 def life(lived: Life, tmp_path: Path) -> Life:
-    """The life, with a copy of its files in the state directory of ``desk``."""
+    """A request with its events, as ``lived``. Its files are copied into the state directory of ``desk``."""
     shutil.copytree(lived.directory, tmp_path, dirs_exist_ok=True)
     return lived
 

@@ -142,7 +142,8 @@ def no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bundled(directory: Path, files: Mapping[str, str], *answers: str) -> dict[str, str]:
-    """Return the texts of the bundle of an instance with these files; ``answers``: answers of the parts."""
+    """Write the bundle of an instance with these files, and return the bundle's texts by name. ``answers``: output of
+    the parts of `doctor`."""
     for name in ("conf", "state", "logs"):
         (directory / name).mkdir()
     for name, content in files.items():
@@ -177,7 +178,8 @@ PLACES = (
 def test_no_file_of_the_bundle_holds_a_secret_whichever_holds_it_and_the_answers_neither(
     tmp_path: Path, shape: str
 ) -> None:
-    """Put the secret into each file that the bundle includes or could include, and into the parts' answers."""
+    """Put the secret into each file that the bundle includes or could include, and into the output of the parts of
+    `doctor`."""
     text = SHAPES[shape]
     texts = bundled(tmp_path, dict.fromkeys(PLACES, text), text, f"demoprov_config.json: not JSON: {text}")
 

@@ -47,7 +47,7 @@ def hf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFactory:
 
 
 def publish(hf: HostFactory, *, status: str, machines: object = (), message: str = "") -> str:
-    """Publish an answer to the newest request, as the loop does. Return its id."""
+    """Publish an answer to the only request, as the loop does. Return the request's id."""
     (id_,) = hf.state.intent.read().requests
     hf.state.status.write({id_: Answer(entry(id_, status, message, machines), status != "running")}, {})
     hf.state.heartbeat.touch()

@@ -72,7 +72,7 @@ def shown(desk: Desk, *options: str) -> tuple[int, str]:
 
 
 def flat(text: str) -> str:
-    """Return a text on one line, because a terminal's lines end where they fit no longer."""
+    """Return a text on one line, because a terminal's width decides where its lines break."""
     return " ".join(text.split())
 
 
@@ -223,7 +223,7 @@ def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
 
 
 def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host may mount the state directory read-only."""
+    """On a host that mounts the state directory read-only, the command cannot find out whether the loop runs."""
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
@@ -530,7 +530,8 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
 
 
 def test_before_the_first_request_a_loop_s_trouble_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The scripts make the state files only at the first request, but the first hour has the most trouble."""
+    """The scripts make the state files only at the first request. But problems are most likely before the first
+    request."""
     desk = Desk(tmp_path, capsys)
     with pytest.raises(StateMissing, match="the directory is new"):
         read_status_inputs(desk.state)

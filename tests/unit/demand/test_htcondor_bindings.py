@@ -1,4 +1,5 @@
-"""The program that asks by htcondor2, with stand-ins of its modules. ``tests/schedulers`` has the real classes."""
+"""The program that queries HTCondor by the Python bindings htcondor2. The bindings' modules are stand-ins here;
+``tests/schedulers`` has the real classes."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from provisioner.demand.htcondor_bindings import main
 
 
 class Value(IntEnum):
-    """The values of classad2 that are no numbers, although their type is one."""
+    """A stand-in for classad2.Value. Its values are of an integer type, but must not be used as numbers."""
 
     Error = 1
     Undefined = 2

@@ -73,7 +73,8 @@ cores = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=4)
 
 @given(cores, st.integers(0, 4))
 def test_the_request_suffices_at_each_moment_and_not_more(inits: list[tuple[int, bool]], main: int) -> None:
-    """Follow the pod's start: each init container runs beside the sidecars that have started."""
+    """Compute the most that the pod needs at once while it starts: each init container runs beside the sidecars that
+    have started."""
     running, moments = 0, [0]
     for cpus, is_sidecar in inits:
         moments.append(running + cpus)

@@ -14,7 +14,8 @@ RESULTS = {"+": "succeed", "-": "fail", "?": "executing"}
 
 
 def recovered(status: str, machines: str, *, count: int = 4, gone: frozenset[str] = frozenset()) -> Ours:
-    """Return what a request has led to. ``machines``: the result of each machine; the names are m0, m1, and so on."""
+    """Return our machines if there is one request. ``machines``: a letter for the result of each machine; the machines'
+    names are m0, m1, and so on."""
     entries: list[dict[str, Any]] = [
         {"name": f"m{number}", "result": RESULTS[result], "launchtime": 50 + number}
         for number, result in enumerate(machines)

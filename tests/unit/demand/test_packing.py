@@ -21,7 +21,7 @@ EMPTY = Fleet(1e6, SHAPES, {})
 
 
 def wanted(jobs: Sequence[Jobs], members: Mapping[str, Member] | None = None, fleet: Fleet = EMPTY) -> dict[str, int]:
-    """Return the wanted machines of jobs of which each fits."""
+    """Return the wanted machines for these jobs, after a check that each job fits a machine."""
     found = pack(jobs, members or {}, fleet)
     assert not found.unfit
     return dict(found.wanted)

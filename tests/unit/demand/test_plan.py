@@ -147,7 +147,8 @@ AGES = st.floats(0, 2000)
 
 @st.composite
 def fleets(draw: st.DrawFn) -> Ours:
-    """Machines of both templates, some of open requests, and machines that are on their way."""
+    """Draw running machines of both templates, and requested machines that do not run yet. Some running machines belong
+    to requests that have not ended."""
     running = {
         f"m{number}": Running(template, NOW - age)
         for number, (template, age) in enumerate(

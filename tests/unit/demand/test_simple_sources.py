@@ -36,7 +36,7 @@ def at(text: str) -> float:
 
 
 def output(document: object, template: str | None = "Small") -> Mapping[str, int]:
-    """Return what a program wants that prints the document."""
+    """Return the wanted machines if a source's program prints the document."""
     reading = Command(argv=("wanted",), template=template).reading(document, FLEET)
     assert reading.idle is None
     assert not reading.unfit

@@ -11,7 +11,7 @@ from provisioner.demand.sources import Fleet, Reading, Running, SourceError, Sou
 
 
 class Said(SourceSettings):
-    """A source that returns the first item of ``said``, or what this item returns. An error is raised."""
+    """A source that reads the first item of ``said``: a function is called, and an error is raised."""
 
     said: Any
     serves: frozenset[str] = frozenset()

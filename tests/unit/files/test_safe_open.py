@@ -159,7 +159,7 @@ def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> N
 
 
 def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
-    """Read each file as soon as it exists. A writer makes the files, each of which is new."""
+    """Read each file as soon as it appears, while another thread makes one file after the other."""
     paths = [str(tmp_path / str(number)) for number in range(200)]
     writer = threading.Thread(target=lambda: [create_whole(path, b"whole") for path in paths])
     writer.start()
@@ -171,7 +171,8 @@ def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> N
 
 @pytest.fixture
 def made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file whose name aside another host removes while this host counts. An open file keeps the count that it had."""
+    """Return the path of a file that another host has just made. That host removes the file's temporary name while this
+    host reads the link count. As with a cache, an open file keeps its old count."""
     path, aside = tmp_path / "made", tmp_path / "made.17-abcd.new"
     aside.write_bytes(b"whole")
     os.link(aside, path)

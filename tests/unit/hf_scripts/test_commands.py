@@ -537,7 +537,8 @@ def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, co
 
 
 def test_of_an_id_like_ours_nothing_is_said_where_no_state_is(hf: Here) -> None:
-    """A script records an id before it prints the id. Without intent.json, the state is lost or not mounted."""
+    """A script records an id before it prints the id. So an id of our form is only unknown if the state was lost or is
+    not mounted."""
     assert "intent.json" in hf.refusal("getRequestStatus", asking("abcdefghij"))
     [answered] = hf.answer("getRequestStatus", asking("r-010d8f03b13097efd"))["requests"]
     assert answered["status"] == "complete_with_error"

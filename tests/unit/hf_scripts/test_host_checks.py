@@ -1,4 +1,4 @@
-"""The check of a time in ego.conf. EGO drops a host that has been gone for this time."""
+"""The check of EGO_DYNAMIC_HOST_TIMEOUT in ego.conf: the time after which EGO drops a host that has gone."""
 
 from __future__ import annotations
 

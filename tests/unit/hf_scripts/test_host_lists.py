@@ -1,4 +1,5 @@
-"""Tests of lists of hosts: parsed in pieces they give the same result as the whole document, in little memory."""
+"""Tests of lists of hosts: a document that is parsed in pieces gives the same result as a document that is parsed
+whole, with less memory."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hf_scripts.input_documents import Document, Refused
 
 
 def filled(begin: str, entry: str, end: str) -> bytes:
-    """Return a document of almost the greatest size, which repeats the entry as often as possible."""
+    """Return a document of almost the greatest allowed size. It repeats the entry as often as fits."""
     count = (input_documents.DOCUMENT_BYTES - len((begin + end).encode())) // len(entry.encode())
     return (begin + count * entry + end).encode()
 

@@ -1,4 +1,5 @@
-"""Readings of the output of list commands, in each format. An output that is not entirely as declared is no list."""
+"""The output of list commands is read in each format. Output that differs from the declared format is refused as a
+list."""
 
 from __future__ import annotations
 

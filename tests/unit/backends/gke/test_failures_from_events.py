@@ -1,4 +1,5 @@
-"""Events of pods that wait for a node, or on one."""
+"""Failures that are read from the Events of pods: of pods without a node, and of pods that have a node but do not run
+there yet."""
 
 from __future__ import annotations
 

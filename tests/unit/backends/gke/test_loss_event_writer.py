@@ -1,4 +1,5 @@
-"""Events on losses: sent one after the other, and no more after the server refused them."""
+"""Kubernetes Events about losses. They are sent one after the other; once the server has refused one, no further one is
+sent."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def terminated(reason: str, code: int, **more: Any) -> dict[str, Any]:
 
 
 def affine(key: str, operator: str, *values: str) -> dict[str, Any]:
-    """Return the spec of a pod that requires nodes with such a label."""
+    """Return the spec of a pod that requires nodes whose label meets this condition."""
     terms = [{"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}]
     demanded = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     return {"affinity": {"nodeAffinity": demanded}}
@@ -449,7 +449,8 @@ def test_a_label_names_the_slot() -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_a_failed_observation(broken: Pod) -> None:
-    """Each observation, list and watch is inside ``translated_errors``."""
+    """The error of ``read`` becomes a BackendError in ``translated_errors``, which surrounds each observation, list and
+    watch."""
     with pytest.raises(BackendError), translated_errors():
         IDENTITY.read(broken)
 
@@ -530,7 +531,7 @@ def test_who_makes_a_pod_is_named_within_the_servers_limit(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 50, 63])
 def test_our_creates_have_a_manager_that_every_server_takes_and_no_other_pool_has(length: int) -> None:
-    """Fit into 128 characters, because a server refuses a longer ``fieldManager``."""
+    """A server refuses a ``fieldManager`` of more than 128 characters."""
     pools = [Identity("p" * length, one * length) for one in "ab"]
     managers = {one.manager for one in pools}
     assert len(managers) == 2

@@ -1,4 +1,4 @@
-"""The cache behind a watch: in the server's order, and always with our own creates."""
+"""The cache behind a watch: it follows the server's order, and contains our own creates before the watch shows them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_the_token_servers_connections_are_kept_as_shortly_as_those_to_compute()
 
 
 class Refused(FollowedCredentials):
-    """Credentials that the token server refuses, with the response's ``Date`` seen before."""
+    """Credentials that the token server refuses. The ``Date`` of its response is already known."""
 
     def before_request(self, *_: object) -> None:
         raise RefreshError("invalid_grant: Invalid JWT")
@@ -102,7 +102,7 @@ def test_a_refused_token_leads_to_its_file_and_a_refused_host_to_its_clock() -> 
 
 
 class Untrusted(Busy):
-    """A transport to a server whose certificate is of another time."""
+    """A transport to a server whose certificate has expired."""
 
     def send(self, *_: Any, **__: Any) -> requests.Response:
         raise requests.exceptions.SSLError("certificate verify failed: certificate has expired")

@@ -1,4 +1,5 @@
-"""Changes that the shared lists of all pools show. Other changes are only in a group's list of members."""
+"""Changes that observations notice. The lists that all pools share show some of them; only a group's list of members
+shows the others."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def watch() -> Iterator[Watch]:
 
 
 class Moved(MigSpec):
-    """A group with another instance template than its running instances have."""
+    """A group whose instance template was changed after its instances were made."""
 
     @property
     def template(self) -> str:
@@ -209,7 +210,7 @@ def test_our_own_deletes_are_no_deletes_by_others(watch: Watch) -> None:
 
 
 def test_a_machine_is_observed_until_it_runs_although_the_shared_lists_are_settled(watch: Watch) -> None:
-    """The list of members may be the newer list."""
+    """The list of members may lag behind the shared lists, which then show no further change."""
     watch.cloud.faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 30.0}))
     watch.backend.create(creates(3), lambda: True)
     watch.pass_time(35.0)

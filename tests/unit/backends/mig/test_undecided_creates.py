@@ -21,7 +21,7 @@ def failed(code: str, status: int) -> dict[str, Any]:
 
 
 def asked(waiting: UndecidedCreates, response: Mapping[str, Any] | None, members: Collection[str] = ()) -> list[str]:
-    """Return the operations that are read, if each has the given response."""
+    """Return the names of the operations that are read. Each read gets the given response."""
     names: list[str] = []
 
     def read(name: str) -> Mapping[str, Any] | None:

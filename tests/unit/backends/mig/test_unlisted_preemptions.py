@@ -64,7 +64,7 @@ def read(zone: str, _until: float) -> list[Json]:
 
 
 def ran(name: str, zone: str, uid: str) -> dict[str, Observed]:
-    """Return one running machine by name."""
+    """Return a mapping with one running machine."""
     machine = Machine(name, Phase.RUNNING, Fingerprint(uid=uid))
     return {name: Observed(Member(name, uid, zone, "RUNNING", "NONE", None), {}, machine)}
 
@@ -106,7 +106,8 @@ class Spot:
         self.observe(60.0)
 
     def observe(self, seconds: float = 0.0) -> dict[str, LossCause | None]:
-        """Return the causes of all machines after ``seconds``."""
+        """Let ``seconds`` pass, observe the group, and return the cause of each machine's end by name; None without a
+        known cause."""
         self.wire.advance(seconds)
         observation = self.backend.observe(1000.0 + self.cloud.world.now, {})
         ends = {name: end.cause for name, end in observation.ends.items()}
@@ -114,7 +115,7 @@ class Spot:
 
     @property
     def asked(self) -> int:
-        """Return the number of lists of operations."""
+        """Return how often operations were listed."""
         return self.cloud.world.calls["zoneOperations.list"]
 
 

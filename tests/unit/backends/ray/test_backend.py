@@ -41,7 +41,7 @@ def job(status: str = "RUNNING", **more: object) -> Body:
 
 
 class Dashboard:
-    """The answers of a head."""
+    """A stand-in for the dashboard of a Ray head. A test sets its answers."""
 
     def __init__(self) -> None:
         self.jobs: list[Body] = []
@@ -77,7 +77,7 @@ class Dashboard:
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch) -> Dashboard:
-    """Return a head to which all calls go."""
+    """Return a stand-in for a Ray head, which gets all calls of the backend."""
     made = Dashboard()
     monkeypatch.setattr(api, "exchange", made.exchange)
     return made

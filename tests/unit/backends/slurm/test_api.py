@@ -1,4 +1,4 @@
-"""The token of a cluster. The time of its end is a metric, before and after the token has expired."""
+"""The token of a cluster. A metric shows when the token expires, also after it has expired."""
 
 from __future__ import annotations
 
