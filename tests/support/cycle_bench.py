@@ -184,7 +184,7 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """Run a cycle each minute for ``seconds``. Before each cycle, HF lists its hosts; none of the hosts is ours."""
+    """Run a cycle each minute for ``seconds``. Before each cycle, HF lists a host that is not ours."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

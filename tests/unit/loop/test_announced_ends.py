@@ -101,7 +101,7 @@ def test_notices_are_forgotten_long_after_their_end() -> None:
 
 
 def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
-    """The rule holds even while an older notice with a later end is still kept."""
+    """An expired notice is replaced, even while an older notice with a later end is still kept."""
     notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
     notices.add("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
     notices.add("a", NOTICE, 100.0)

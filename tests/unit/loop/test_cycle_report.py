@@ -473,7 +473,8 @@ def test_the_brake_is_released_only_by_an_operator(bench: Bench) -> None:
 
 
 def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
-    """List HF's hosts every 150 s, half of them at a time. Return the number of changes of memory besides its times."""
+    """Let HF list half of its hosts every 150 s, the two halves by turns. Return the number of cycles that changed more
+    of memory than its times."""
     changes = 0
     for turn in range(round(seconds / 150)):
         bench.clock.time += 145.0

@@ -86,7 +86,8 @@ class Diary:
         self.reported: Mapping[str, RequestRecord | ReturnRecord] = records(current)
 
     def cycle(self, current: Memory | None = None, *, seconds: float = 5.0, published: bool = True, **more: Any) -> Any:
-        """Run a cycle; return its lines without time and number. ``more``: further changes of the cycle."""
+        """Record a cycle. Return the cycle's lines without their time and cycle number. ``more``: further changes of
+        the cycle."""
         ending = more.pop("ending", False)
         former, self.current, before = self.current, current or self.current, len(self.lines())
         self.wall += seconds
@@ -134,7 +135,7 @@ def diary(tmp_path: Path) -> Diary:
 
 
 def refused(*numbers: int, failure: Failure | None = DENIED) -> Sequence[Results]:
-    """Return deletes that a pool refuses."""
+    """Return the results of deletes; by default, the pool refuses them."""
     deletes = [Delete(name(number), "a", DeleteReason.RETURNED) for number in numbers]
     return [Results("a", tuple(Outcome(delete, failure) for delete in deletes), ())]
 
@@ -471,7 +472,8 @@ def test_what_was_counted_is_written_as_the_loop_ends(diary: Diary) -> None:
 
 
 def test_two_days_of_storm_leave_the_two_days_of_the_rest(tmp_path: Path) -> None:
-    """A storm: a thousand refused deletes and a flapping pool each hour, and one request each hour."""
+    """Each hour has one request, a thousand refused deletes, and a pool that keeps changing. After two days, the
+    journal still has all requests."""
     state = StateDir(tmp_path)
     journal = state.__dict__["journal"] = Journal(state.journal.path, max_bytes=300_000, keep=2)
     history, asked, former = History(state), [f"r{hour:09d}" for hour in range(48)], memory()

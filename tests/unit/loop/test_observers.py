@@ -58,7 +58,8 @@ def test_a_failed_observation_is_no_snapshot_and_a_later_success_is() -> None:
 def test_why_a_pool_cannot_be_seen_is_logged_once(
     error: ErrorClass, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first observation is logged, too. The level is error if no other observation will fix the cause."""
+    """Each series of failures is logged once, also if it begins with the first observation. The level is error if no
+    later observation will fix the cause."""
     place = SlowPlace()
     place.error = BackendError(error, "why")
     with caplog.at_level("WARNING", "provisioner"), observing(place) as observer:

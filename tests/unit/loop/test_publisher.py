@@ -1,4 +1,4 @@
-"""Tests of the publisher: the writes of status.json, and its news."""
+"""Tests of the publisher: when it writes status.json, and which news it reports once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The beginning of a loop on a Lease: who takes the turn, with which epoch, and when the loop ends."""
+"""The start of a loop whose lock is a Lease: which loop gets the lock, with which epoch, and when the loop before
+ends."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def site() -> Site:
 
 
 def test_a_loop_follows_the_one_before_at_once_and_ends_it(site: Site) -> None:
-    """A Lease that ran out needs no wait for the calls of its holder."""
+    """Once the Lease has expired, the next loop does not wait for calls of the loop before: late calls are harmless."""
     first, second = site.state(), site.state()
     assert turn_of(first) == 1
     second.memory.write(Memory("demo", epoch=6))

@@ -1,7 +1,5 @@
-"""The budget holds creates back. It works by the hour like a cap, and by the month once it is spent.
-
-The budget deletes no machine.
-"""
+"""The budget holds creates back, but deletes no machine. Its hourly limit acts like a cap. Once its monthly limit is
+spent, creates wait for the next month."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ GIVEN_UP = RequestStatus.COMPLETE_WITH_ERROR
 
 
 def impatient(after: float = AFTER, share: float = 0.9, **changes: Any) -> Limits:
-    """Return limits with one pool whose own deadlines are far away."""
+    """Return limits in which only the rule for stragglers acts soon. The pool's own deadlines are far away."""
     known = limits(pool("a", boot_deadline_seconds=1e6, spill_after_seconds=1e6, **changes))
     one = replace(known.templates[TEMPLATE], straggler_after_seconds=after, straggler_share=share)
     return replace(known, templates={TEMPLATE: one})

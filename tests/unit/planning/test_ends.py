@@ -66,7 +66,7 @@ def at(seconds: float, *machines: Machine, **changes: Any) -> Snapshot:
 
 
 def seen(known: Memory, *observations: Snapshot, limits: Limits = ONE) -> Memory:
-    """Return the memory after one observation after the other."""
+    """Return the memory after the observations were applied one by one."""
     for observation in observations:
         draft = draft_of(known, observation, limits=limits, now=observation.began_at + 1)
         reconcile(draft)
@@ -268,7 +268,8 @@ def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
 
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
-    """In a pool without stock, a running machine has proven all that it can."""
+    """After a stock-out, a machine that runs has already proven that the pool has stock, so the next probe need not
+    wait."""
     known = {"early_loss": None, "is_boot_failure": False, "failure": STOCKOUT}
     assert len(trial(running(ran_at=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 

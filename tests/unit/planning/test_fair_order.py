@@ -52,7 +52,8 @@ def asking(id_: str, count: int, read: float = BEFORE, *slots: Slot, **changes: 
 
 
 class Grid:
-    """A pool that takes so many machines at a time: machines that are requested in one step run in the next."""
+    """A pool in which at most ``room`` machines wait at a time. Machines that are requested in one step run in the next
+    step."""
 
     def __init__(self, *records: RequestRecord, room: int, calls: int = 10_000, limits: Limits | None = None) -> None:
         self.limits = limits or two_templates(pool("a", max_pending=room, initial_window=room))

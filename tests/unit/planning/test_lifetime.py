@@ -189,7 +189,7 @@ EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
 
 
 def reported(left: float, number: int = 0) -> Machine:
-    """Return a machine that its place ends so long after this plan."""
+    """Return a machine whose place will end it ``left`` seconds after this plan."""
     return replace(machine(number), expires_at=EPOCH + NOW + left - SEEN)
 
 

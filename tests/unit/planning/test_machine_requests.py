@@ -567,7 +567,7 @@ def test_what_can_never_be_given_is_one_line_where_it_is_much(wanted: int, lines
 
 
 class Gaps(list[Tries]):
-    """The missing machines of a request. The list fails the test if code visits each of many."""
+    """The missing machines of a request. If code visits them one by one although they are many, the test fails."""
 
     def __iter__(self) -> Iterator[Tries]:
         assert len(self) <= MOST_LINES, "the work grows with what HF asks for"
@@ -580,10 +580,8 @@ class Gaps(list[Tries]):
 
 @pytest.mark.parametrize("tries", [0, 3])
 def test_what_can_never_be_given_costs_no_work_for_each_machine(monkeypatch: pytest.MonkeyPatch, tries: int) -> None:
-    """An altered intent may have ten thousand requests of a hundred thousand machines.
-
-    They do not slow a cycle down.
-    """
+    """If a file was altered, intent may have ten thousand requests of a hundred thousand machines each. Machines that
+    can never be made must not slow a cycle down."""
     monkeypatch.setattr(machine_requests, "find_missing_tries", lambda record: Gaps(find_missing_tries(record)))
     few = limits(pool("a", initial_window=4), maximum=4)
     template = replace(few.templates[TEMPLATE], tries=tries)
@@ -604,7 +602,8 @@ LAST = SLOT_NUMBERS - 1
 
 
 def answered(draft: Draft) -> dict[str, Any]:
-    """Return the request's terminal answer, after a check that its names and numbers fit."""
+    """Return the request's terminal answer, after a check that the names of its machines are valid and have the right
+    numbers."""
     record = draft.requests[REQUEST]
     assert [one.name for one in record.slots.values()] == [name(number) for number in record.slots]
     assert max(record.slots) <= LAST

@@ -436,7 +436,8 @@ def test_a_verdict_that_the_table_forbids_sets_the_slot_aside(before: Verdict, w
 
 
 def quiet(remembered: Memory, seconds: float, limits: Limits = ONE) -> Memory:
-    """Return the memory after equal empty observations. A plan is made only when one is due."""
+    """Return the memory after ``seconds`` in which the pool stays empty. As in the loop, a plan is made only when it is
+    due."""
     due = now = NOW
     while now <= NOW + seconds:
         if now >= due:
@@ -529,7 +530,7 @@ def steps(act: Callable[[], object]) -> int:
 
 
 def plans(slots: int, per_request: int) -> dict[str, Callable[[], Plan]]:
-    """Return each kind of plan with so many slots."""
+    """Return a function for each kind of plan, each for a state with ``slots`` slots."""
     intent, limits, empty = bench_plan.scene(slots, per_request)
     opened = make_plan(PlanInputs(intent, {"pool": empty}), Memory("demo"), limits, 1000.0)
     full = bench_plan.running(opened)

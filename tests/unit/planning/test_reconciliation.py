@@ -69,7 +69,7 @@ def drafted(remembered: Memory, observation: Snapshot, limits: Limits = LIMITS) 
 
 
 def reflected(one: Slot, *observations: Snapshot, limits: Limits = LIMITS) -> Slot:
-    """Return the slot after one observation after the other."""
+    """Return the slot after the observations were applied one by one."""
     remembered = memory(record(one))
     for observation in observations:
         remembered = drafted(remembered, observation, limits).memory()

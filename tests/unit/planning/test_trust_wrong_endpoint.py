@@ -164,7 +164,8 @@ def test_a_pool_without_machines_may_move() -> None:
 
 
 def test_in_the_same_place_strange_machines_prove_no_other_one() -> None:
-    """The end of such machines is a mass loss, and the others are orphans."""
+    """If the endpoint's identity has not changed, the pool's missing machines are a mass loss, and the unknown machines
+    are orphans."""
     observations = [observe((), range(3), SEEN + later, endpoint_identity="one") for later in (0, 60, 65)]
     last = planned(grid(endpoints={"a": "one"}), *observations)
     assert (lost(last), last.memory.places.wrong_since) == (10, {})

@@ -84,7 +84,7 @@ def wanted(*slots: Slot, count: int, window: Window | None = None, **changes: An
 
 
 def reported(one: Unmet) -> dict[str, Any]:
-    """Return the fields that only some entries have."""
+    """Return the fields of an entry whose values are not the defaults."""
     facts, usual = asdict(one), asdict(Unmet("", PendingReason.UNKNOWN, 0))
     return {name: facts[name] for name in facts if facts[name] != usual[name]}
 

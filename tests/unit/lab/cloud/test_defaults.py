@@ -1,4 +1,5 @@
-"""The page's table of defaults, checked against the simulator. Differences from Google have a reason."""
+"""The page's table of defaults, checked against the simulator. The table gives a reason for each difference from
+Google."""
 
 from __future__ import annotations
 

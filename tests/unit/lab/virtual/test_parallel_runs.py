@@ -1,4 +1,4 @@
-"""The player of runs: samples are kept for pictures alone, and not too many."""
+"""The player of runs: it keeps samples only of runs that are drawn, and only a limited number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of a scenario: the same bytes each time, with a line for all that is drawn."""
+"""The picture of a scenario: its lines have names, and the same run gives the same bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(path: Path, hours: float, *controllers: str) -> str:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path, without its ending, of a picture that was drawn before."""
+    """Draw a picture, and return its path without the ending."""
     path = tmp_path_factory.mktemp("first") / "own"
     drawn(path, 0.1, "provisioner", "PRP")
     return path

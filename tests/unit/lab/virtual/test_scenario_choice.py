@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "pressure.md").read_text()
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write three files: with one scenario, with two, and without the ending of scenario files."""
+    """Write a file with one scenario, a file with two scenarios, and a file that lacks the ending of scenario files."""
     monkeypatch.chdir(tmp_path)
     for name, content in (("own.yaml", TINY), ("both.yaml", {"own": TINY, "y": TINY}), ("scenario.txt", TINY)):
         Path(name).write_text(yaml.safe_dump(content))
