@@ -104,7 +104,7 @@ class Sides:
             raise
 
     def signed(self) -> dict[str, Any]:
-        """Return the signature of the present loop on the server's disk."""
+        """Return the signature of the present loop, as the file on the server's disk has it."""
         return dict(json.loads(self.guest.run(f"cat {EXPORT}/loop.lock")))
 
     def locked(self) -> bool:
@@ -152,7 +152,7 @@ class Sides:
         return str(self.asked("requestReturnMachines", {"machines": [{"name": name, "machineId": name}]})["requestId"])
 
     def complete(self, id_: str) -> set[str]:
-        """Wait until a request or a return request has ended. Return its machines. The request must be complete."""
+        """Wait until a request or a return request is complete, and return its machines."""
         until_ended(self.guest, EXPORT, id_)
         (entry,) = self.asked("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"]
         assert entry["status"] == "complete", entry

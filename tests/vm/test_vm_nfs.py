@@ -59,7 +59,8 @@ for place in sys.argv[1:]:
 
 @pytest.mark.usefixtures("export")
 def test_the_check_of_an_installation_names_each_mount(guest: Guest) -> None:
-    """By the kernel's own words of it. One look at all: a start of Python takes seconds here."""
+    """The kernel reports the options of each mount. One process checks all mounts, because Python takes seconds to
+    start in the guest."""
     places = {name: f"/mnt/checked-{number}" for number, name in enumerate(MOUNTS)}
     for name, (version, options, _) in MOUNTS.items():
         guest.run(f"install -d {places[name]}")

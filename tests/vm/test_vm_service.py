@@ -1,5 +1,5 @@
-"""install.sh as root, and what it installs as a service under a real systemd: in order, each test goes on from the one
-before."""
+"""install.sh as root, and the service that it installs under a real systemd. The tests run in order: each continues
+from the state of the test before."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ STATE_OF_UNIT = ("ActiveState", "SubState", "User", "MainPID", "NRestarts", "Nee
 
 
 def block(page: str, begin: str) -> str:
-    """Return the lines of a page that root types, by how they begin."""
+    """Return the block of commands of a page that begins with this text. Root runs these commands."""
     (lines,) = re.findall(rf"(?s)\n```\n({re.escape(begin)}.*?)```", (ROOT / "docs" / page).read_text())
     return str(lines)
 
 
 class Host:
-    """HostFactory's host: the calls of HF's user, and the view of root."""
+    """HostFactory's host: calls as HF's user, and commands as root."""
 
     def __init__(self, guest: Guest, instance: str = "gcpinst", suffix: str = "") -> None:
         """Append ``suffix`` to the names of the instance's directories."""
@@ -83,7 +83,7 @@ class Host:
         return self.script("getRequestStatus", {"requests": [{"requestId": id_}]})
 
     def complete(self, id_: str) -> list[str]:
-        """Return the machines of a request once it is complete."""
+        """Wait until a request is complete, and return its machines."""
         until_ended(self.guest, self._state, id_, 240)
         (entry,) = json.loads(self.answer(id_))["requests"]
         assert entry["status"] == "complete", entry
@@ -94,7 +94,7 @@ class Host:
         return machines_at(self.guest, PORT)
 
     def unit(self) -> dict[str, str]:
-        """Return the service, as systemd has it."""
+        """Return the properties of the service as systemd shows them."""
         shown = self.guest.run(f"systemctl show provisioner --property {','.join(STATE_OF_UNIT)}")
         return dict(line.split("=", 1) for line in shown.splitlines())
 
@@ -222,7 +222,8 @@ def test_logrotate_takes_the_scripts_log_and_they_begin_another(host: Host) -> N
 
 
 def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) -> None:
-    """Use the pages' own lines. The password has characters that the shell or a unit's ``Environment=`` would spoil."""
+    """Run the commands that the pages show. The password has characters that the shell or a unit's ``Environment=``
+    would spoil."""
     lines = block("deploy-banks.md", "touch /etc/default/provisioner")
     (sourced,) = re.findall(r"(?m)^set -a; .*; set \+a$", (ROOT / "docs" / "first-machine.md").read_text())
     address = "http://grid:h%C3%A1t%40s&$HOME;x@proxy.bank.example:3128"
@@ -247,7 +248,7 @@ def test_the_proxy_s_address_reaches_only_the_service_and_unchanged(host: Host) 
 
 
 def test_a_backup_is_made_by_its_timer_s_service_beside_the_loop(host: Host) -> None:
-    """Use the page's own lines."""
+    """Run the commands that backup.md shows."""
     before = host.unit()
     enable, start, listed = (
         line.partition("#")[0].strip() for line in block("backup.md", "systemctl enable").splitlines()
@@ -281,7 +282,7 @@ def test_a_backup_that_was_missed_is_made_when_its_timer_starts(host: Host) -> N
 
 
 def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host) -> None:
-    """Use the page's own lines, on a copy of the state directory that belongs to HostFactory alone."""
+    """Run the commands that backup.md shows, on a copy of the state directory that belongs to HostFactory alone."""
     host.guest.run(
         "mkdir -p /shared/hf/conf/providers /shared/hf/work/providers; "
         f"cp -R {CONF} /shared/hf/conf/providers/gcpinst; cp -R {STATE} /shared/hf/work/providers/gcpinst; "
@@ -297,7 +298,7 @@ def test_where_hostfactory_fails_over_the_backup_is_that_of_its_user(host: Host)
 
 
 def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
-    """Use the page's own lines."""
+    """Run the commands that backup.md shows."""
     id_ = host.request(1)
     host.complete(id_)
     wait_for_journal, had = host.answer(id_), host.cloud()
@@ -316,7 +317,7 @@ def test_a_lost_state_directory_is_put_back_from_a_backup(host: Host) -> None:
 
 
 def test_a_second_instance_has_a_loop_of_its_own_beside_the_first(host: Host) -> None:
-    """Use the page's own lines."""
+    """Run the commands that deploy-host.md shows."""
     before, had = host.unit(), host.cloud()
     host.guest.run(block("deploy-host.md", "name=gkeinst"))
     host.guest.run(f"cd {CONF}; cp --no-preserve=ownership pod.yaml kubeconfig {CONF}-gkeinst")

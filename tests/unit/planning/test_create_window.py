@@ -279,8 +279,8 @@ TRIED = Window(
 
 
 def lost(known_window: Window, fates: str, submitted: float = NOW - 10, machines: int = 1) -> Window:
-    """Return the window after losses. ``fates``: from the newest machine on, ``x`` for one lost early, ``.`` for
-    another."""
+    """Return the window after losses. ``fates``: a letter for each machine that ran, the newest first; ``x`` was lost
+    early, ``.`` was not."""
     dead = [fate == "x" for fate in fates]
     return window_and_backoff.after_early_losses(
         known_window, window_and_backoff.Losses(dead, LOST, submitted, machines), NOW, LIMITS

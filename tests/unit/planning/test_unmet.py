@@ -101,7 +101,7 @@ def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
 
 
 def by_window(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """Return the fields of an entry that memory's window explains."""
+    """Return the fields of an entry of pool ``a`` without ``since``, because memory's window has the moment."""
     return {"pool": "a", "reason": reason, "machines": machines} | more
 
 

@@ -61,7 +61,7 @@ def lives() -> st.SearchStrategy[Lives]:
 
 
 def there_were(lived: Lives) -> Memory:
-    """Return machines that are about to be found gone. Machines of one account belong to one request."""
+    """Return a memory of machines that the next plan finds gone. Machines of one account belong to one request."""
     slots: dict[int, list[Slot]] = {0: [], 1: []}
     for number, (where, account, one, other) in enumerate(lived):
         asked, absent = NOW - max(one, other), NOW - min(one, other)

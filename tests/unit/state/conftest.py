@@ -20,7 +20,7 @@ def state(tmp_path: Path) -> StateDir:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let caches catch up at once."""
+    """Remove the pauses in which a cache of a file would catch up."""
     monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 

@@ -88,10 +88,8 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
-    """The owner dies while a writer prepares its file.
-
-    Just before the rename, the writer checks again that the owner waits.
-    """
+    """A script posts its write, and dies while another process prepares the file. Just before the rename, that process
+    checks again that the script still waits."""
     owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
@@ -347,19 +345,20 @@ Ways = Iterable[tuple[int, int, int]]
 
 
 def all_ways(calls: int) -> Ways:
-    """Return every way in which three steps fall between so many calls."""
+    """Return all ways to make three steps before, between or after ``calls`` calls."""
     return itertools.combinations_with_replacement(range(calls + 1), 3)
 
 
 def ways_in_two(calls: int) -> Ways:
-    """Return the ways in which the last two steps follow each other at once."""
+    """Return those ways of ``all_ways`` in which no call comes between the last two steps."""
     return [at for at in all_ways(calls) if at[1] == at[2]]
 
 
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("ways", [ways_in_two, pytest.param(all_ways, marks=pytest.mark.slow)])
 def test_a_script_that_gives_up_knows_whether_its_write_was_done(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
-    """A writer has seen the posted write. Its script gives up in three steps between the writer's calls."""
+    """A writer has seen a script's posted write. Then the script gives up in three steps, which fall between the
+    writer's calls."""
     counts = set()
     for at in ways(withdrawal_beside_a_write(tmp_path, (1000, 1000, 1000))):
         withdrawal_beside_a_write(tmp_path, at)

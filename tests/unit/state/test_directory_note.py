@@ -1,4 +1,4 @@
-"""The note of the state directories on which the loops of a configuration began."""
+"""The note that lists the state directories on which loops with a configuration have started."""
 
 from __future__ import annotations
 

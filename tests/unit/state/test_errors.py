@@ -95,7 +95,7 @@ def another_user() -> Iterator[None]:
 
 
 def refused(act: Callable[[], object]) -> str:
-    """Return the error's kind and text if another user acts."""
+    """Call ``act`` as another user, and return the kind and the text of the StateError that it raises."""
     with another_user(), pytest.raises(StateError) as caught:
         act()
     return f"{caught.type.__name__} {caught.value}"

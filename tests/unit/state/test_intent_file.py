@@ -174,7 +174,7 @@ def put_old_copy_back(state: StateDir) -> bytes:
 
 
 class Pauses:
-    """Actions in each pause between tries to read a cached file. Other sleeps are unchanged."""
+    """Calls of ``act`` in each pause between repeated reads of a file. Other sleeps are unchanged."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
         self.taken: list[float] = []

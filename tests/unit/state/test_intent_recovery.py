@@ -183,7 +183,7 @@ def test_a_newer_versions_file_is_left_to_that_version(state: StateDir) -> None:
 
 
 def beside(monkeypatch: pytest.MonkeyPatch, owner: object, step: str, when: str, act: Callable[[], object]) -> None:
-    """Act once, before or after a step such as "memory.set_aside" of its owner."""
+    """Call ``act`` once, before or after a step of ``owner``. ``step``: a method's path, such as "memory.set_aside"."""
     *parts, method = step.split(".")
     target = reduce(getattr, parts, owner)
     whole = getattr(target, method)

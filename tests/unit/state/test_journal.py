@@ -63,7 +63,7 @@ def test_a_journal_that_cannot_be_written_says_so(path: Path) -> None:
 
 
 class FullDisk:
-    """A replacement of ``os.write`` that takes so many bytes, then refuses."""
+    """A replacement of ``os.write`` that writes ``room`` bytes, and then fails because the disk is full."""
 
     def __init__(self, room: int) -> None:
         self.room = room

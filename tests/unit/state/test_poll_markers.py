@@ -235,7 +235,7 @@ def test_an_entry_that_is_none_is_named_and_nothing_is_said(reported: ReportedAn
 
 
 def test_of_many_at_once_one_decides_for_all(reported: ReportedAnswers) -> None:
-    """Let scripts report one answer while a loop claims another, time and again."""
+    """Let four scripts report one answer while a loop replaces it by another. All five must get the same answer."""
     start = threading.Barrier(5)
 
     def act(id_: str, number: int) -> str:
@@ -286,25 +286,25 @@ class Site:
         return sorted(self.bench.place.machines)
 
     def nearly_forgotten(self) -> None:
-        """Let HF call for other requests until this request is about to be cancelled."""
+        """Let HF list other hosts, and poll no request, until this request is about to be cancelled."""
         hf_calls(self.bench, LIMITS.cancel_after_seconds - 120)
 
     @contextmanager
     def slow_disk(self, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-        """Act while the nth plan that has to be recorded waits for the disk."""
+        """Call ``act`` just before the nth write of memory, as if the disk were slow."""
         with _once(self.bench.state.memory, "write", act, nth):
             yield
 
     @contextmanager
     def before_the_claim(self, act: Callable[[], object]) -> Iterator[None]:
-        """Act after the loop has planned another answer and before it has settled that answer."""
+        """Call ``act`` after the loop has planned another answer, and before the loop settles this answer."""
         with _once(self.bench.state.terminal_answers, "settle_revised", act):
             yield
 
 
 @contextmanager
 def _once(target: object, method: str, act: Callable[[], object], nth: int = 1) -> Iterator[None]:
-    """Act once, before the nth call of a method."""
+    """Call ``act`` once, before the nth call of a method."""
     whole, calls = getattr(target, method), itertools.count(1)
 
     def late(*arguments: object) -> object:
@@ -358,7 +358,8 @@ def test_a_poll_between_the_halves_of_a_cancel_gets_its_end_later(site: Site) ->
 
 
 def half(site: Site) -> None:
-    """Run the loop until its answer changes: first to a cancel that is announced, then to one that is done."""
+    """Run one half of a cancel: cycles until the published answer changes. The first half announces the cancel, the
+    second carries it out."""
     before = site.bench.answer(site.id)
     for _ in range(5):
         hf_calls(site.bench, 60)
@@ -379,7 +380,8 @@ def half(site: Site) -> None:
 def test_machines_that_a_cancel_under_way_deletes_are_never_reported_to_hf(
     site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
 ) -> None:
-    """Delay a poll after its nth read of the published answers: ``during`` halves of the cancel pass meanwhile."""
+    """Stop a poll after its nth read of the published answers. The loop runs ``before`` halves of the cancel before the
+    poll, and ``during`` halves while the poll is stopped."""
     if polled_before:
         site.bench.state.seen.touch(site.id)
         site.bench.cycle()

@@ -76,12 +76,12 @@ def filled(kind: type, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[An
 
 
 def keyed(name: str, records: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Draw mappings of records by one of their fields."""
+    """Draw mappings from a field of each record to the record."""
     return st.lists(records, max_size=2).map(lambda drawn: {getattr(record, name): record for record in drawn})
 
 
 def named(record: Any) -> Any:
-    """Return the record of a request with each slot under its number and name."""
+    """Return a request's record whose slots have the names that belong to their numbers."""
     slots = [slot._replace(name=f"hf-{record.id}-{number:06}") for number, slot in enumerate(record.slots)]
     return dataclasses.replace(record, slots={slot.number: slot for slot in slots})
 
@@ -107,7 +107,7 @@ def memories() -> st.SearchStrategy[Any]:
 
 
 def stored(codec: MemoryCodec, memory: Memory) -> dict[str, Any]:
-    """Return the tables as a file would return them."""
+    """Encode a memory, and return the tables as they are read from a file."""
     tables: dict[str, Any] = json.loads(json.dumps(codec.encode(memory), allow_nan=False))
     return tables
 

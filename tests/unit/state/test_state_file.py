@@ -351,7 +351,7 @@ class Writer(threading.Thread):
         return self.ended.is_set() or bool(list(self._directory.glob("intent.batch-*[0-9a-f]")))
 
     def rename(self, aside: str, path: str) -> None:
-        """Rename a file. During the test, this method replaces ``atomic._rename``."""
+        """Replacement of ``atomic._rename``. With ``slowly``, this writer first waits until the script has ended."""
         if threading.current_thread() is self:
             self.in_hand.set()
             assert not self._slowly or self.ended.wait(60 * PATIENCE)

@@ -1,4 +1,4 @@
-"""The last step of demand in the status: numbers, ages, and what needs an operator when."""
+"""The last step of demand in the status: its numbers and ages, and the problems that need an operator."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ def test_a_loop_that_cannot_plan_is_alive_and_not_ready_with_time_and_reason(clo
 
 
 def test_a_standby_is_ready_to_take_over(clock: SimpleNamespace) -> None:
-    """A rollout and a disruption budget wait for pods that are ready."""
+    """A rollout waits until pods are ready, and a disruption budget counts ready pods. A standby that is never ready
+    would block both."""
     loop = LoopHealth()
     loop.stand_by()
     assert (loop.health().ready, loop.health().detail) == (

@@ -22,7 +22,7 @@ Ended = Sequence[Slot]
 
 
 def ended(count: int, cause: LossCause | None, at: float = NOW, *, first: int = 0, **changes: Any) -> list[Slot]:
-    """Return so many machines that ended a second apart, the last of them at ``at``."""
+    """Return ``count`` machines that ended one second apart. The last machine ended at ``at``."""
     verdict = changes.pop("verdict", Verdict.LOST)
     return [
         running(first + number, verdict, cause=cause, closed_at=at - count + 1 + number, is_gone=True, **changes)

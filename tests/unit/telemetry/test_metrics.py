@@ -196,7 +196,8 @@ def test_a_count_in_files_is_read_at_each_scrape_and_stays_while_they_cannot_be_
 def test_the_last_calls_are_by_the_clock_of_this_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: bool
 ) -> None:
-    """The clock of the file system is an hour behind; without a heartbeat, it is unknown."""
+    """The clock of the file system is an hour behind this host's. Without a heartbeat, the difference is unknown, so
+    the times are not corrected."""
     state = StateDir(tmp_path)
     assert last_calls(state) == {}
     if beats:

@@ -1,4 +1,5 @@
-"""Texts that a status repeats: written out once, where they are shown in full."""
+"""Texts that occur more than once in a status. A text is written out once, at a place that shows it in full, and
+numbered."""
 
 from __future__ import annotations
 

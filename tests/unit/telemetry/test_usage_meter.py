@@ -74,7 +74,7 @@ def test_a_machine_that_is_found_gone_lowers_no_sum() -> None:
 
 
 def counted_without(remembered: Memory, allowed: Limits) -> Memory:
-    """Return the memory after its machine is gone and its usage is counted."""
+    """Return the memory after the plan has found the only machine gone and has counted the machine's usage."""
     draft = Draft(remembered, {}, allowed, NOW)
     (record_,) = remembered.requests.values()
     draft.put_slots(REQUEST, alter(record_.slots[1], is_gone=True))

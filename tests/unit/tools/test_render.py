@@ -1,4 +1,4 @@
-"""HostFactory's files from one settings file, and two provider instances made one."""
+"""HostFactory's files made from one settings file, and two provider instances merged into one."""
 
 from __future__ import annotations
 

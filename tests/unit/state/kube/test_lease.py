@@ -416,7 +416,8 @@ def test_annotations_and_fields_are_those_of_the_design(world: World) -> None:
 
 
 class Candidate:
-    """A process with a clock of its own speed. It is paused, cut off, and answered late."""
+    """A process whose clock has a speed of its own. At random, the process is paused, or its calls are lost or answered
+    late."""
 
     def __init__(self, trial: Trial, speed: float) -> None:
         self.trial, self.speed = trial, speed
@@ -439,7 +440,7 @@ class Candidate:
         return 0 if self.trial.chance.random() < 0.1 else None
 
     def step(self) -> None:
-        """Do what a loop does next. A nested step of the same candidate does not happen."""
+        """Do what a loop does next, unless the candidate is paused or within a step already."""
         if self.is_busy or self.paused_until > self.trial.time:
             return
         self.is_busy = True
@@ -469,7 +470,7 @@ class Candidate:
 
 
 class Trial:
-    """Candidates on one server, in one order of steps that a seed decides."""
+    """Candidates on one server. A seed decides the order of their steps."""
 
     def __init__(self, seed: int) -> None:
         self.chance, self.time, self.depth = random.Random(seed), 1000.0, 0
@@ -480,7 +481,7 @@ class Trial:
         self.candidates = [Candidate(self, self.chance.uniform(1.0, 1.4)) for _ in range(self.chance.randint(2, 4))]
 
     def interrupt(self) -> None:
-        """Let time pass in the middle of a call, and another candidate go on."""
+        """Let time pass in the middle of a call. Sometimes, let a candidate make a step."""
         self.time += self.chance.choice([0.0, 0.01, 0.5])
         if self.depth < 3 and self.chance.random() < 0.2:
             self.depth += 1
@@ -488,7 +489,8 @@ class Trial:
             self.depth -= 1
 
     def check(self, candidate: Candidate) -> None:
-        """Check the turn as the loop does before a batch."""
+        """Let the candidate check that it may act, as a loop does before a batch. Raises AssertionError if another loop
+        may act as well."""
         began_after = self.accepted
         if not candidate.turn.keep() or candidate.turn.epoch() != candidate.epoch:
             candidate.is_holder = False

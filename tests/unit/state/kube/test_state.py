@@ -1,4 +1,5 @@
-"""The state of loop and operators in the Kubernetes API: what scripts have noted, signs of life, parts."""
+"""The state of loop and operators in the Kubernetes API: the scripts' notes, the loop's heartbeat, and damaged
+parts."""
 
 from __future__ import annotations
 
