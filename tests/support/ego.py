@@ -1,4 +1,5 @@
-"""Stand-ins for EGO's programs. They record their calls in ``$EGO/calls``. Files beside it set their behaviour.
+"""Stand-ins for EGO's programs. They record their calls in the file ``$EGO/calls``. Other files in ``$EGO`` set their
+behaviour.
 
 Only a cluster administrator who is logged on may close a host (IBM's reference of ``egosh resource``). The messages
 about a logon, a logoff or a silent master are EGO's. The messages about a refusal are ours.

@@ -24,7 +24,8 @@ UNPRIVILEGED_USER = 54321
 
 
 def tools() -> Path:
-    """Return the Python of the environment that builds. If the environment is missing, ``make`` makes it."""
+    """Return the Python of the environment that builds our distribution. If the environment is missing, make it by
+    ``make``."""
     (ROOT / "build").mkdir(exist_ok=True)
     with (ROOT / "build" / "tools.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -100,7 +100,8 @@ def claimed(machine: str, *, cpus: float = 4, memory: int = 8192, activity: str 
 
 
 class CondorPool:
-    """A pool that the stand-ins of the commands show. The commands are the first of their names in PATH."""
+    """A pool whose jobs and slots the stand-ins of the commands print. PATH is changed so that it finds the stand-ins
+    first."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Write the commands into ``directory``."""
@@ -119,7 +120,8 @@ class CondorPool:
         self._set(slots=slots, schedds=schedds)
 
     def fails(self, *schedds: str, is_silent: bool = False) -> None:
-        """From now on, let these schedds not respond. ``is_silent``: the central manager does not respond."""
+        """Let only these schedds not respond from now on. ``is_silent``: the central manager does not respond
+        either."""
         self._set(down=schedds, is_silent=is_silent)
 
     def calls(self) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Values that a signal handler may set: the main thread never waits for itself, whichever line is interrupted."""
+"""The latch that a signal handler may set: a wait ends after its time, or at once if the latch is set."""
 
 from __future__ import annotations
 

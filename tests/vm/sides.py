@@ -1,4 +1,4 @@
-"""HostFactory's scripts on one host, loops on any, and the cloud that both know."""
+"""HostFactory's scripts on one host, loops on any host, and the cloud that scripts and loops use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wanted(count: int) -> object:
 
 
 class Sides:
-    """A cloud, the five scripts, and loops."""
+    """The simulated cloud, the calls of the five scripts, and the loops."""
 
     def __init__(self, guest: Guest) -> None:
         self.guest = guest

@@ -1,4 +1,5 @@
-"""`provisioner status --watch`: a picture on a terminal, a block for each observation on a pipe, until Ctrl-C."""
+"""`provisioner status --watch`: it redraws one picture on a terminal, or writes a block for each observation to a pipe.
+Ctrl-C ends it."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_a_node_that_goes_on_keeps_its_machine(now: Condition) -> None:
 
 @given(conditions())
 def test_a_second_step_in_the_same_condition_changes_no_record(now: Condition) -> None:
-    """A crash after the records were written repeats only updates."""
+    """If the service crashes after it has written the records, its next step only repeats updates."""
     first = decide(now)
     unserved = now.unserved - first.records.keys()
     again = decide(now._replace(records=first.records, returned=now.returned | set(first.returns), unserved=unserved))

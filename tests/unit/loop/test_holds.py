@@ -90,7 +90,8 @@ def test_a_file_that_this_user_may_not_read_stops_all_until_it_can_be(
 
 
 def logged_lines(current_holds: CurrentHolds, caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str, str]]:
-    """Return a cycle's log lines of holds: message, hold, operator and reason. The changes contain the same."""
+    """Return a cycle's log lines of holds: message, hold, operator and reason. Check that the cycle's changes have the
+    same content."""
     caplog.clear()
     current_holds.read()
     changes = current_holds.log_changes()

@@ -73,7 +73,7 @@ WAITING = {REQUEST: Deferral("a", 3, {"a": PendingReason.BACKOFF})}
 
 
 class Diary:
-    """A history that is written cycle by cycle, with its lines."""
+    """A journal that a test writes cycle by cycle."""
 
     def __init__(self, path: Path) -> None:
         self.state = StateDir(path)

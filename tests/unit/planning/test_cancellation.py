@@ -1,4 +1,4 @@
-"""Requests that HF has forgotten are cancelled after an announcement; answers that HF knows are noted."""
+"""Cancels of requests that HF has forgotten, which are announced first; and the record of answers that HF has read."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ HARD = limits(pool("a", stuck_after_seconds=STUCK, force_after_seconds=FORCE))
 
 
 def terminating(ends: float) -> Machine:
-    """Return a machine whose grace period ends then."""
+    """Return a stopping machine whose grace period ends at ``ends``."""
     return machine(phase=Phase.STOPPING, notice=Notice(LossCause.DELETED, ends))
 
 

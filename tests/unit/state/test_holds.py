@@ -49,7 +49,7 @@ def cut(path: str) -> None:
 
 
 def put_back(path: str) -> None:
-    """Make the file look like the one of two writes ago, by its generation."""
+    """Make the file look like an old copy of itself: with generation 0 and without holds."""
     altered(path, lambda document: document["meta"]["state"].update(generation=0))
     altered(path, lambda document: document.update(current={}))
 

@@ -1,4 +1,4 @@
-"""The clients of the HTTP server, and the page that names its bounds."""
+"""The clients of the HTTP server, by address, and the server's limits as docs/status-page.md names them."""
 
 from __future__ import annotations
 
