@@ -184,7 +184,8 @@ def test_a_node_without_a_record_waits_for_a_machine_that_no_other_node_will_get
 
 @pytest.mark.parametrize("lost", [{A0: Loss(0, "preempted")}, {}])
 def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(lost: Mapping[str, Loss]) -> None:
-    """In the case without a loss, the machine has started as node n2, so its slurmd has the name n2."""
+    """In the case without a loss, the machine has become node n2: its slurmd started under this name, so the machine
+    cannot serve n1."""
     nodes = [node("n1"), node("n2", "IDLE+CLOUD+POWERING_DOWN", A0 if not lost else "")]
     decision = concluded({}, nodes, [request(A, A0, ended=True)], lost, unserved={"n1"})
     reason = f"{OUR_REASON}slurm_resume recorded no request; see its log"
@@ -198,7 +199,7 @@ def test_a_node_without_a_record_has_time_until_the_next_step() -> None:
 
 @pytest.mark.parametrize("states", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", ""])
 def test_a_node_that_slurm_powered_down_or_does_not_have_gives_its_machine_back(states: str) -> None:
-    """The call of slurm_suspend was lost."""
+    """For example, slurm_suspend was called, but the call was lost."""
     nodes = [node("n1", states), node("n2")] if states else [node("n2")]
     decision = concluded({"n1": NodeRecord(A, A0), "n2": NodeRecord(A)}, nodes, [request(A, A0)])
     assert (decision.returns, decision.records, decision.updates) == ([A0], {"n2": NodeRecord(A)}, [])

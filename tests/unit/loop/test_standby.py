@@ -1,4 +1,4 @@
-"""The start of a loop whose lock is a Lease: which loop gets the lock, with which epoch, and when the loop before
+"""The start of a loop whose lock is a Lease: which loop gets the lock, with which epoch, and when the previous loop
 ends."""
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def site() -> Site:
 
 
 def test_a_loop_follows_the_one_before_at_once_and_ends_it(site: Site) -> None:
-    """Once the Lease has expired, the next loop does not wait for calls of the loop before: late calls are harmless."""
+    """After the Lease has expired, the next loop does not wait for calls of the previous loop, because late calls are
+    harmless."""
     first, second = site.state(), site.state()
     assert turn_of(first) == 1
     second.memory.write(Memory("demo", epoch=6))
