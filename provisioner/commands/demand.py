@@ -1,6 +1,6 @@
 """The command ``provisioner demand``: request and return machines by HostFactory's scripts.
 
-The command keeps as many machines as the sources want.
+Sources, for example the queue of a scheduler, say how many machines are wanted. The command keeps that many machines.
 """
 
 from __future__ import annotations

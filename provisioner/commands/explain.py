@@ -104,7 +104,7 @@ def _in_files(sources: Sources, id_: str) -> Subject | None:
 
 
 def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
-    """Return the subject to which journal lines give this id; None if no line has the id."""
+    """Return the subject that has this id in a journal line; None if no line has the id."""
     for line in excerpt.lines:
         for key, kind in (("request", Kind.REQUEST), ("return", Kind.RETURN), ("pool", Kind.POOL)):
             if line.get(key) == id_:

@@ -79,7 +79,7 @@ def all_at_once(calls: Mapping[str, Callable[[], T]], noun: str, seconds: float 
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    """Run the call, and set its result or its error in the future."""
+    """Run the call, and store its result or its error in ``future``."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - the caller of all_at_once raises the error
@@ -97,10 +97,10 @@ def live_findings(backends: Mapping[str, Backend], noun: str = "") -> list[Findi
 def ask_all(
     questions: Mapping[str, Callable[[], list[Finding]]], noun: str = "", seconds: float = math.inf
 ) -> list[Finding]:
-    """Run all questions at once; each question is about one pool. Return all findings, with an error for each pool that
-    does not answer.
+    """Call all ``questions`` at once, and return their findings. Each question checks one thing, for example a pool.
 
-    ``noun`` and ``seconds``: see ``all_at_once``.
+    If a question raises BackendError or gives no result in time, return an error as its finding. ``noun`` and
+    ``seconds``: see ``all_at_once``.
     """
 
     def ask(name: str) -> list[Finding]:

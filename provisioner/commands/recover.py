@@ -107,7 +107,7 @@ def recovery_document(plan: Recovery, observations: Mapping[str, Observation], e
 
     * ``files``: the condition of each state file, by file (``intent``, ``memory``, ``status``)
     * ``reasons``: the reason for each unreadable file, by file
-    * ``requests``: requests to write back; ``kept`` is True if only the request's machines are known
+    * ``requests``: requests to write back; ``kept`` is True for a request of which only the machines are known
     * ``returns``: return requests to write back
     * ``writes``: the files to write or to move aside
     * ``unknown``: machines without a request

@@ -117,10 +117,10 @@ def _masked(lines: list[str]) -> Iterator[str]:
 
 
 def _secret_in(line: str, around: list[str]) -> re.Match[str] | None:
-    """Return the match of a secret's name in the line; None if the line has no secret.
+    """Return a match that ends where a secret in the line begins; None if the line has no secret.
 
-    The name may be on another line, and the secret on this line. Therefore, if a line of ``around`` names a secret,
-    return the match of a value.
+    The match usually contains the secret's name. If the name is on another line, the match contains only the word
+    ``value`` before the secret. Such a word counts only if a line of ``around`` contains the name of a secret.
     """
     if named := NAMED.search(line):
         return named

@@ -3,7 +3,8 @@ without HostFactory.
 
 The commands call HostFactory's scripts. So the loop treats the operator's requests like HostFactory's requests.
 
-The commands never poll HostFactory's own requests, because a call of getRequestStatus settles a terminal answer.
+The commands never poll HostFactory's own requests. If they did, getRequestStatus would record a terminal answer as
+reported to HostFactory, although HostFactory has not read it.
 """
 
 from __future__ import annotations

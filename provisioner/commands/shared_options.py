@@ -140,7 +140,7 @@ def state_directory(given: Path | None) -> StateDir:
 
 
 def allow_drawing() -> None:
-    """Let rich write its control characters to the terminal from now on."""
+    """Let the package rich write its control characters to the terminal from now on."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "is_drawn_on"):
             stream.is_drawn_on = True

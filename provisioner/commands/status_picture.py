@@ -20,8 +20,8 @@ from provisioner.telemetry.unmet import unmet_lines
 
 
 def draw(readings: Iterable[StatusModel | str], *, wide: bool) -> None:
-    """Draw each reading in place of the reading before it. A reading is a status, or the error message of a failed
-    reading."""
+    """Draw the readings one after the other, each over the previous one. A reading is a status, or the error message of
+    a failed reading."""
     with Live(screen=True, auto_refresh=False) as screen:
         for reading in readings:
             shown = _words(reading, "bold red") if isinstance(reading, str) else picture(reading, wide=wide)

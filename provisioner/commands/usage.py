@@ -40,8 +40,10 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 
 def day(text: str, expected: str = "a date such as 2026-11-01") -> str:
-    """Return the date in an argument. Raises ArgumentTypeError with the words ``expected`` if the argument is not a
-    date."""
+    """Return the date in an argument. Raises ArgumentTypeError if the argument is not a date.
+
+    ``expected``: the description of a valid argument, for the error's message.
+    """
     try:
         return date.fromisoformat(text).isoformat()
     except ValueError as error:
