@@ -1,2 +1,2 @@
-"""Demand without HostFactory. Sources say how many machines are wanted. Steps request and return machines by
-HostFactory's scripts."""
+"""Demand without HostFactory. Sources say how many machines are wanted. A service requests and returns these machines
+step by step, by HostFactory's scripts."""

@@ -59,8 +59,8 @@ class HTCondor(ClusterSource):
     def ask(self, fleet: Fleet) -> tuple[Iterable[Jobs], Mapping[str, Member]]:
         """Return the idle jobs, and our machines that the pool lists. Raise SourceError if an answer is incomplete.
 
-        Jobs are read before machines. A job may start between the two reads. Then the job counts as idle, and its
-        machine as working.
+        Jobs are read before machines. So a job that starts between the two reads is not missed. It counts as idle, and
+        its machine as working.
         """
         return list(map(_read_job, self._ask("jobs", self.constraint(), JOB_ATTRIBUTES))), self._read_members(fleet)
 

@@ -1,7 +1,7 @@
 """A program that asks HTCondor by PyPI's package ``htcondor`` (module htcondor2).
 
 It prints a line for each group of equal jobs, or for each slot. The program runs as a separate process, because a query
-of htcondor2 has no time-out. Such a query also keeps Python's global lock.
+of htcondor2 has no time-out. Such a query also keeps Python's global lock, so that all other threads would stop.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Jobs(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A machine of ours, in the list of the cluster that the machine has joined."""
+    """A machine of ours that has joined a cluster, as the cluster lists the machine."""
 
     cpus: float
     """Unclaimed processors; 0 if the machine takes no jobs."""
@@ -117,8 +117,9 @@ class ClusterSource(SourceSettings):
 
         Wanted are machines that work, and machines that waiting jobs need. Idle are machines without work.
 
-        A template counts as no larger than its largest idle machine so far. Otherwise a job that fits only the size in
-        HostFactory's file would request machines for ever.
+        HostFactory's file may name too large a size for a template. Therefore the size of the largest idle machine so
+        far counts if it is smaller. Otherwise a job that fits only the size in the file would request machines for
+        ever.
         """
         others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
         running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}
@@ -178,10 +179,10 @@ def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> R
 def _sort(jobs: Iterable[Jobs], fleet: Fleet) -> tuple[list[tuple[Jobs, tuple[str, ...]]], Counter[str]]:
     """Return the jobs that fit a template, and the numbers of all other jobs by their need.
 
-    Equal jobs are added up. Each fitting job comes with the templates that fit, the smallest first.
+    Equal jobs are added up. Each job comes with all templates that the job fits, the smallest template first.
 
-    Jobs of larger templates come first. Among jobs of the same template, the jobs that take a larger share of a machine
-    come first.
+    Jobs that need a larger template come before the others. Among jobs that need the same template, jobs that take a
+    larger share of a machine come first.
     """
     sizes = sorted(fleet.shapes, key=lambda name: (fleet.shapes[name].gpus, *fleet.shapes[name], name))
     jobs = [job for job in jobs if job.number > 0]

@@ -2,8 +2,9 @@
 
 The decision follows from the last values of all sources, and from our machines. The scripts' answers name our machines.
 
-A step requests no more machines than are missing now. It returns only machines that do not work. It returns only a
-share of a template at once. These machines have to leave, or fewer machines have been wanted for some time.
+A step requests no more machines than are missing now. A step returns a machine if the machine has to leave, or if fewer
+machines have been wanted for some time. A machine that works is not returned, and a step returns only a share of a
+template's machines. A machine that is gone is always returned.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class LastValue:
     """Templates whose number was 0 only in the last read. Their earlier number still counts."""
 
     def after_reading(self, reading: Reading, now: float) -> LastValue:
-        """Return the value after a successful read. A fall of a number to 0 counts only after the next read has
-        confirmed it."""
+        """Return the value after a successful read. If a number falls to 0, the earlier number counts until the next
+        read has confirmed the 0."""
         before = self.reading.wanted if self.reading else {}
         zeros = {template for template, number in before.items() if number and not reading.wanted.get(template)}
         unconfirmed = frozenset(zeros - self.unconfirmed)
@@ -144,8 +145,8 @@ class Ours(NamedTuple):
 
 
 def recover(requests: Iterable[Request], entries: Mapping[str, Entry], gone: Set[str]) -> Ours:
-    """Return our machines that result from ``requests``. ``entries``: the answer to each request. ``gone``: machines
-    that were returned."""
+    """Return our machines, as far as the answers to ``requests`` show them. ``entries``: the answer to each request.
+    ``gone``: machines that were returned."""
     asked: Counter[str] = Counter()
     running: dict[str, Running] = {}
     settled: set[str] = set()
@@ -181,7 +182,7 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
     """Return the calls of this step.
 
     ``lost``: seconds left for each machine that HostFactory has to return; 0 for a machine that is gone. ``levels``:
-    the levels that the previous step returned; empty after a start. ``now``: epoch seconds.
+    the levels in the result of the previous step; empty for the first step after a start. ``now``: epoch seconds.
     """
     running = Counter(one.template for one in ours.running.values())
     shares = Counter({template: max(1, int(settings.fall_share * number)) for template, number in running.items()})

@@ -59,7 +59,8 @@ class PreviewedCalls(HostFactory):
         return [json.loads(answers[id_].text) if id_ in answers else {**waiting, "requestId": id_} for id_ in ids]
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the seconds left of each machine that HostFactory has to return. Raises StateError."""
+        """Return the machines that HostFactory has to return. For each machine, give the seconds until its end. Raises
+        StateError."""
         lost = {name: loss for state in self._states if names for name, loss in state.status.read_lost().items()}
         return {name: lost[name].grace for name in names if name in lost}
 
@@ -87,7 +88,7 @@ class Report:
 
     @contextmanager
     def noted_problems(self) -> Iterator[None]:
-        """End the block at an error of the state, a script or a scheduler.
+        """Catch an error of the state, of a script or of a scheduler, so that only the block ends.
 
         The report keeps the text of the first error.
         """
@@ -143,7 +144,8 @@ class DemandService:
         return report
 
     def _recover(self) -> tuple[Ours, Mapping[str, int]]:
-        """Return our requests and machines, and the seconds left for each machine that has to be returned."""
+        """Return our requests and machines. Also return the machines that HostFactory has to return, each with the
+        seconds until its end."""
         requests, returns = read_requests(self._states, ACCOUNT)
         self._ended = {id_: entry for id_, entry in self._ended.items() if id_ in requests or id_ in returns}
         entries = self._read_answers(requests)

@@ -43,7 +43,7 @@ def _weekdays(written: object) -> frozenset[int]:
 
 
 def _check_zone(name: str) -> str:
-    """Return the name. Raise ValueError if this host has no such zone."""
+    """Return the name of a time zone unchanged. Raise ValueError if this host does not know the time zone."""
     if name not in available_timezones():
         raise ValueError(f"{name} is unknown")
     return name
@@ -97,8 +97,10 @@ def _count(value: object, template: str) -> int:
 
 
 def _parse(content: str, what: str) -> object:
-    """Return a JSON document, with a list in place of an object that has a name twice. Raise SourceError if the text is
-    not JSON."""
+    """Return a JSON document. Raise SourceError if the text is not JSON.
+
+    If an object has a name twice, return a list instead of the object, so that the caller refuses the document.
+    """
     with source_errors(f"{what}: expected a number or a JSON object, got {quote(content.strip())}"):
         return json.loads(content, object_pairs_hook=lambda pair: dict(pair) if len(dict(pair)) == len(pair) else pair)
 
@@ -131,7 +133,8 @@ class Window(Section):
     def covers(self, now: float, zone: ZoneInfo) -> bool:
         """Return True if the window contains the time ``now`` (epoch seconds).
 
-        A change of clocks may skip or repeat the window's begin or end. Then the longer window counts.
+        At a change of clocks, the local time of the window's begin or end may not exist, or may occur twice. Then the
+        window is as long as possible.
         """
         today = datetime.fromtimestamp(now, zone).date()
         for day in (today - timedelta(days=1), today):

@@ -1,7 +1,7 @@
 """Pending jobs of a Slurm cluster as demand, by Slurm's own commands. Slurm knows a machine by the machine's name.
 
-``squeue`` prints one line for each pending element of a job array. In one line, Slurm would cut off a long list of
-elements.
+By the option ``--array``, ``squeue`` prints one line for each pending element of a job array. Otherwise it would print
+all elements in one line, and would cut off a long list.
 
 Nodes are read before jobs. So a job that starts between these reads is not counted twice.
 """
@@ -110,10 +110,10 @@ def _columns(line: str) -> dict[str, str]:
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
-    """Return the parts of ``number`` equal jobs: one part for each node.
+    """Divide ``number`` equal jobs into parts, and return the parts: one part for each node of a job.
 
-    If such a part fits no template, return one part for each task. Slurm may spread the tasks over more nodes. Return
-    an empty list if the job is in no partition that counts.
+    If such a part fits no template, return one part for each task instead, because Slurm may spread the tasks over more
+    nodes. If a job is in no partition that counts, return an empty list.
     """
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:

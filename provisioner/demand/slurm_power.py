@@ -114,8 +114,11 @@ class Decision(NamedTuple):
 
 
 def decide(now: Condition) -> Decision:
-    """Return the changes. Each node with a record gets a machine of its request, or is ended. Machines that no node
-    needs any more are returned."""
+    """Return the changes.
+
+    A node with a record gets a machine of its request. If the request makes no such machine, or if the machine is lost,
+    the node is ended. Machines that no node needs any more are returned.
+    """
     on = {name: node for name, node in now.nodes.items() if not node.states & OFF}
     taken = {record.machine for record in now.records.values()} | now.returned
     spare = {one: id_ for id_, request in now.requests.items() for one in request.machines if one not in taken}
@@ -155,10 +158,11 @@ def _give(now: Condition, records: dict[str, NodeRecord], usable: Set[str]) -> N
 def _is_replaced(now: Condition, record: NodeRecord) -> bool:
     """Return True if the answer to the request no longer names the record's machine.
 
-    Either the machine ended before the request, and the request makes another machine. Or the request left the files
-    after its machines ended.
+    There are two causes. The machine may have ended while the request was open, so that the request makes another
+    machine. Or the request has left the files after all its machines ended.
 
-    An open request without machines does not count, because the loop may not have published its answer again.
+    If the request is open and its answer has no machines, return False, because the loop may not have published the
+    answer again.
     """
     request = now.requests[record.request]
     return bool(record.machine and (request.has_ended or request.machines)) and record.machine not in request.machines

@@ -51,7 +51,7 @@ class Running(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """All that a source may need to know about our machines at one moment."""
+    """The information about our machines at one moment, as a source may need it."""
 
     now: float
     """The present time in epoch seconds."""
@@ -74,7 +74,7 @@ class Reading(NamedTuple):
 
 
 class SourceSettings(Section):
-    """A source of demand, which is its own settings. The service reads each source in a thread of its own."""
+    """A source of demand, with its settings as fields. The service reads each source in a thread of its own."""
 
     @abstractmethod
     def read(self, fleet: Fleet) -> Reading:
