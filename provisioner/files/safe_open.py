@@ -56,7 +56,7 @@ def open_regular(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def closed_at_end(descriptor: int) -> Iterator[int]:
     """Close a descriptor at the end of the block.
 
-    Raises OSError. A file server may report a failed write only when the file is closed.
+    Raises OSError if the close fails, because a file server may report a failed write only at the close.
     """
     try:
         yield descriptor
@@ -118,7 +118,8 @@ def refusal_message(path: str) -> str:
 
 
 def read_regular(path: str, *, most: int | None = None) -> bytes:
-    """Return the content of a regular file. The content comes from a single inode.
+    """Return the content of a regular file. If another file replaces the file during the read, the content is still
+    that of one file.
 
     Raises OSError if the file cannot be read or is not regular. Raises OSError if the file has more than ``most``
     bytes.

@@ -194,10 +194,10 @@ class Directories:
         return self._config_files[path]
 
     def _own_directory(self, own: str, common: str, under_top: str) -> str:
-        """Return the instance's own directory; empty if unknown.
+        """Return a directory that only this instance uses; empty if unknown.
 
-        The variable ``own`` names this directory. Without this variable, it is the instance's directory below HF's
-        common directory. ``common``: the variable that names the common directory.
+        The variable ``own`` names this directory. If the variable is not set, return the instance's directory below
+        HF's common directory. ``common``: the variable that names the common directory.
         """
         if directory_path := self.environment.get(own):
             return directory_path
@@ -205,8 +205,8 @@ class Directories:
         return directory and os.path.join(directory, "providers", self.name)
 
     def _common_directory(self, name: str, under_top: str) -> str:
-        """Return HF's common directory: the value of the variable ``name``. HF's profile may lack this variable; then
-        return ``under_top`` below HF_TOP. Empty if both variables are missing."""
+        """Return HF's common directory; empty if unknown. The variable ``name`` names this directory. If the variable
+        is not set, return the directory ``under_top`` below HF_TOP."""
         top = self.environment.get("HF_TOP")
         return self.environment.get(name) or (os.path.join(top, under_top) if top else "")
 

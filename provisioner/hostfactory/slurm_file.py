@@ -45,10 +45,10 @@ class SlurmFile(NamedTuple):
 
 
 def expand(hostlist: str) -> list[str]:
-    """Return the nodes' names of a hostlist, for example ``a[1-2]b[3-4],c07``. Each name is returned only once.
+    """Return the names of the nodes in a hostlist, for example ``a[1-2]b[3-4],c07``. Each name is returned only once.
 
-    A number has as many digits as the first number of its range. Raises ValueError for any other form, and for more
-    than ``MOST_NODES`` nodes.
+    A number has at least as many digits as the first number of its range: ``[08-10]`` means 08, 09 and 10. Raises
+    ValueError for any other form, and for more than ``MOST_NODES`` nodes.
     """
     names: dict[str, None] = {}
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", hostlist.strip()):
