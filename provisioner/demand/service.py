@@ -48,8 +48,8 @@ class PreviewedCalls(HostFactory):
         self._states = states
 
     def statuses(self, ids: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the published or settled answer to each id. For an id without an answer, return an answer without
-        machines. Raises StateError."""
+        """Return the answer to each id: the recorded terminal answer, or else the answer that the loop has published.
+        For an id without either, return an answer without machines. Raises StateError."""
         answers: dict[str, Answer] = {}
         for state in self._states:
             with suppress(StateMissing):  # no loop has run yet

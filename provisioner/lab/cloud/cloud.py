@@ -91,8 +91,8 @@ class Conditions:
 
     @classmethod
     def of(cls, faults: Sequence[Fault] = (), timings: object = None, switches: object = None) -> Conditions:
-        """Return conditions with these faults, and with timings and switches in the form that ``parse`` accepts. Raise
-        ValueError for a mistake in ``timings`` or ``switches``."""
+        """Return conditions with these faults, timings and switches. ``timings`` and ``switches`` have the form of the
+        sections that ``parse`` accepts. Raise ValueError for a mistake in one of them."""
         sections = _object("timings", timings if timings is not None else {}, {"gke", "mig"})
         return cls(
             faults=tuple(faults),

@@ -3,8 +3,8 @@
 The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. The response to a
 mistake is 400 with ``{"error": …}``.
 
-A page of the internet can make a browser send a request to a loopback address. Such a request names another host, and
-gets 421.
+A page of the internet can make a browser send a request to a loopback address. Such a request names another host.
+Therefore, at a loopback address, the response to a request that names another host is 421, without any effect.
 """
 
 from __future__ import annotations

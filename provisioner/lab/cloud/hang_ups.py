@@ -1,4 +1,5 @@
-"""Handling of callers that close the connection before their response. The cloud reports no error for such callers."""
+"""Handling of callers that close the connection before they get a response. The cloud reports no error for such
+callers."""
 
 from __future__ import annotations
 

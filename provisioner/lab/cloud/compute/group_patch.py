@@ -143,10 +143,10 @@ def _at(body: Mapping[str, Any], path: Sequence[str]) -> tuple[bool, Any]:
 
 
 def _merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> Document:
-    """Merge two documents as RFC 7396 demands.
+    """Merge two documents as RFC 7396 demands: objects are merged field by field, and null removes a field.
 
-    Objects are merged field by field, and null removes a field. A fixed number in the patch replaces a percentage, and
-    a percentage replaces a fixed number.
+    ``maxSurge`` and ``maxUnavailable`` are exceptions. The patch replaces such an object as a whole, because it has
+    either a fixed number or a percentage.
     """
     merged = dict(document)
     for name, value in patch.items():
@@ -227,8 +227,8 @@ def _check_value(value: Any, field: Field, where: str) -> None:
 
 
 def _check_what_is_lacking(mig: Mig, body: Mapping[str, Any]) -> None:
-    """Raise 400 for a value that Google refuses or that the simulator does not support. The message says whether Google
-    or the simulator refuses the value."""
+    """Raise 400 for a value that Google refuses or that the simulator does not support. If only the simulator refuses
+    the value, the message names the simulator."""
     if len(body.get("autoHealingPolicies") or ()) > 1:
         raise _invalid("Invalid value for field 'resource.autoHealingPolicies': at most one policy can be given.")
     for name in ("targetStoppedSize", "targetSuspendedSize"):

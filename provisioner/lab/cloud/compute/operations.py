@@ -1,4 +1,5 @@
-"""Operations of the simulated Compute Engine: accepted calls, their ends, and repeated calls.
+"""Operations of the simulated Compute Engine. An operation is an accepted call, which ends later. A repeated call gets
+the operation of the first call.
 
 An operation of a MIG is DONE once the MIG has accepted the call. The MIG makes or deletes VMs later.
 """
@@ -206,7 +207,10 @@ class Operations:
         return operation
 
     def happened(self, kind: str, target: Target, status_message: str) -> None:
-        """Record an action of Google on an instance as an operation that is done. The method draws no random number."""
+        """Record an action of Google itself, such as a preemption of an instance, as an operation that has ended.
+
+        The method draws no random number, so that the random numbers of the later calls stay the same.
+        """
         now = self.world.wall()
         name = f"systemevent-{int(now * 1000)}-{next(self._events):012x}"
         self._operations[target.project, target.scope, name] = Operation(

@@ -51,10 +51,10 @@ class Watch:
         self._last_bookmark_due = self.ends - LAST_BOOKMARK
 
     def begin(self) -> bytes:
-        """Return the first lines of the watch. The caller has to write errors into the stream.
+        """Return the first lines of the watch.
 
         Raise 410 if the requested version is too old. Raise 504 if the version is in the future and the watch begins
-        with a list.
+        with a list. The caller has to write the raised error into the stream.
         """
         version, initial = self._options.version, self._options.initial_events
         if initial or (initial is None and not version):
