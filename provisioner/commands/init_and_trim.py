@@ -23,7 +23,7 @@ def add_init_options(command: argparse.ArgumentParser) -> None:
 
 
 def run_init(options: argparse.Namespace) -> int:
-    """Create intent.json for a new state. Raises StateError if intent.json exists, or has existed."""
+    """Create intent.json for a new state. Raises StateError if intent.json exists, or if it existed and was lost."""
     instance = settings(options.config).instance
     state = state_directory(options.state_dir)
     state.intent.create(instance)

@@ -45,7 +45,7 @@ def observe(
     """Observe all pools at once. Return an observation of each pool; for a failed observation, return the failure.
 
     ``sought``: the machines to pass to ``Backend.observe``, by pool. A failed observation is repeated until ``seconds``
-    have passed.
+    have passed. After a failure that an operator has to fix, it is repeated only once.
     """
     deadline = time.monotonic() + seconds
     seen = all_at_once(
@@ -130,7 +130,8 @@ def _observe(backend: Backend, now: float, deadline: float, sought: Mapping[str,
 
 
 def observe_once(settings: Settings, memory: Memory | None) -> Mapping[str, Observation]:
-    """Observe all pools. If a pool lacks machines of ``memory``, observe this pool a second time.
+    """Observe all pools. If machines of ``memory`` are missing, observe all pools again, and search for these machines
+    by name, because the machines may have lost their labels.
 
     Raises BackendError if the configuration of a pool is wrong or names no reachable place.
     """

@@ -131,8 +131,9 @@ def _selects(spec: Object, labels: Mapping[str, str]) -> bool:
 def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
     """Return True if a node with these labels fulfils a rule.
 
-    For Gt and Lt, the label must exist, but its value is not compared. A rule about the field ``metadata.name`` finds
-    no name, because the new node's name is unknown.
+    A rule about ``COMMON_LABELS`` counts as fulfilled. For Gt and Lt, the label must exist, but its value is not
+    compared. A rule about the field ``metadata.name`` counts as a rule about a label that the node lacks, because the
+    new node's name is unknown.
     """
     key, operator = rule["key"], rule["operator"]
     is_found = labels[key] in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels

@@ -115,7 +115,7 @@ class ClusterSource(SourceSettings):
     def read(self, fleet: Fleet) -> Reading:
         """Return the wanted machines and the idle machines. Raise SourceError.
 
-        Wanted are machines that work, and machines that waiting jobs need. Idle are machines without work.
+        A machine is wanted if it works or if waiting jobs need it. A machine is idle if it has no work.
 
         HostFactory's file may name too large a size for a template. Therefore the size of the largest idle machine so
         far counts if it is smaller. Otherwise a job that fits only the size in the file would request machines for
@@ -153,8 +153,8 @@ class ClusterSource(SourceSettings):
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:
     """Return the wanted machines, and the jobs that fit no template. The result does not say which machines are idle.
 
-    Wanted are machines that work, machines that take jobs, and replacements for machines that have not joined in time.
-    ``members``: our machines that have joined the cluster, by name.
+    The wanted machines are machines that work, machines that take jobs, and replacements for machines that have not
+    joined in time. ``members``: our machines that have joined the cluster, by name.
     """
     taken, idle, absent = Counter[_Room](), Counter[_Room](), Counter[str]()
     for name, machine in fleet.running.items():

@@ -165,7 +165,7 @@ class DemandService:
     def _read_sources(self, fleet: Fleet) -> None:
         """Read all sources at once, and keep the results.
 
-        Log the jobs that fit no template, unless the last reading had jobs of the same description.
+        Log the jobs that fit no template. Do not log jobs again if the last reading had jobs of the same description.
         """
         sources = self._settings.sources
         with ThreadPoolExecutor(max(1, len(sources)), "source") as threads:
@@ -198,7 +198,8 @@ class DemandService:
 
 
 def read_requests(states: Iterable[State], account: str) -> tuple[dict[str, Request], dict[str, Sequence[str]]]:
-    """Return an account's requests by id, and the machines of each return request by id.
+    """Return an account's requests by id, and the machines of each return request by id. The return requests are those
+    of all accounts.
 
     Both dicts cover all shards. Raises StateError if the intent of a shard is lost, old or unreadable.
     """

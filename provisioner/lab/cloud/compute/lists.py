@@ -207,7 +207,8 @@ def in_order(call: ListCall, source: Source) -> Source:
 def _newest_first(source: Source) -> Source:
     """Return a source of the same items, newest first.
 
-    Each item gets a new name. In the order of these names, the newest item comes first.
+    A page follows the order of the items' names. Therefore each item gets a new name, so that the name of the newest
+    item comes first.
     """
 
     def ordered(begin: str, lag: float) -> Iterable[tuple[str, Document]]:
