@@ -1,4 +1,5 @@
-"""Pending jobs of a Slurm cluster as demand, by Slurm's own commands. Slurm knows a machine by the machine's name.
+"""Pending jobs of a Slurm cluster as demand, by Slurm's own commands. A node is a machine of ours if its name or its
+host name is the machine's name.
 
 By the option ``--array``, ``squeue`` prints one line for each pending element of a job array. Otherwise it would print
 all elements in one line, and would cut off a long list.
@@ -140,8 +141,8 @@ def read_resources(text: str) -> tuple[float, float, float]:
 
 
 def read_members(output: str, fleet: Fleet) -> dict[str, Member]:
-    """Return our machines among the nodes that ``scontrol`` prints, without lost nodes. Raise SourceError if the output
-    is not understood."""
+    """Return our machines among the nodes that ``scontrol`` prints. Leave out lost nodes on which no job holds
+    resources. Raise SourceError if the output is not understood."""
     members = {}
     for line in output.splitlines():
         # A reason at the end of the line may contain anything, so the first value counts.
