@@ -207,8 +207,9 @@ class Cluster:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def delete(self, pod: Stored, grace: int | None = None) -> Stored:
-        """Request the end of a pod within ``grace`` seconds; None for the pod's own grace period. Remove a pod at once
-        if it never ran or has ended. If the pod is already ending, a new request can only shorten the time."""
+        """Request the end of a pod within ``grace`` seconds; None for the pod's own grace period. Remove the pod now if
+        it is on no node or has ended, unless it has finalizers. If the pod is already ending, a new request can only
+        shorten the time."""
         spec, metadata = pod.document["spec"], pod.document["metadata"]
         granted = metadata.get("deletionGracePeriodSeconds")
         if granted is not None:
@@ -237,7 +238,7 @@ class Cluster:
         return self.delete(self.pods.put(disrupted), grace)
 
     def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
-        """Preempt the pods that are on a node and are not ending. Return the names of the preempted pods."""
+        """Preempt each named pod on a node, unless it is ending or has ended. Return the names of these pods."""
         wanted = set(names)
         doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
         for pod in doomed:
