@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTP: namespaces, nodes, Events and pods, for kubectl and the official clients.
 
-``world.calls`` counts every call by verb (create, delete, deletecollection, get, list, patch, update, watch). A watch
-that begins with a list counts as ``watchlist``.
+``world.calls`` counts every call by resource and verb, for example as ``pods.create``. The verbs are create, delete,
+deletecollection, get, list, patch, update and watch. A watch that begins with a list counts as ``watchlist``.
 
 Faults on the way to the server. The model has further faults (``pods.py``). Discovery has no faults. Targets: the
 namespace, the name of the object (also in a create), ``<resource>.<verb>`` (``pods.create``) and

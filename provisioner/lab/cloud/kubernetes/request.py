@@ -54,8 +54,8 @@ class Call:
 
     @property
     def counted_as(self) -> str:
-        """The name under which ``world.calls`` counts the call: the verb, or ``watchlist`` for a watch that begins with
-        a list."""
+        """The name under which ``world.calls`` counts the call, such as ``pods.create``. A watch that begins with a
+        list counts as ``watchlist`` instead of ``watch``."""
         streamed = self.verb == "watch" and self.request.query.get("sendInitialEvents") == "true"
         return f"{self.resource}.{'watchlist' if streamed else self.verb}"
 

@@ -129,7 +129,8 @@ def check_shape(kind: str, document: object) -> Json:
 
 
 def known_fields(pod: Json, *, strict: bool) -> Json:
-    """Return the pod without unknown fields. If ``strict``, raise 400 for unknown fields."""
+    """Remove all unknown fields from the pod, and return the pod. If ``strict``, raise 400 for unknown fields
+    instead."""
     from provisioner.backends.gke.pod_fields import unknown_fields  # here, because it loads the client's models: 0.3 s
 
     unknown = list(unknown_fields(pod))
