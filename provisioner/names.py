@@ -51,12 +51,13 @@ CONTROLS = (
 
 
 def format_printable(text: str) -> str:
-    """Return one line: a text that comes from another program, with "?" in place of each control character."""
+    """Return a text of another program as one line that is safe to print. Each control character becomes "?"."""
     return text if text.isprintable() else re.sub(CONTROLS, "?", " ".join(text.split()))
 
 
 def format_printable_lines(text: str) -> str:
-    """Return a text for a screen. Each control character except line ends and tabs becomes "?"."""
+    """Return a text of another program that is safe to print. Line ends and tabs stay; each other control character
+    becomes "?"."""
     return re.sub(CONTROLS, lambda found: found[0] if found[0] in "\n\t" else "?", text)
 
 
@@ -99,7 +100,7 @@ def short_name(host: str) -> str:
 
 
 def group_by(key: Callable[[Item], Key], items: Iterable[Item]) -> dict[Key, list[Item]]:
-    """Return the items by key, in their order."""
+    """Group the items by key. Each group is a list in the order of ``items``."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -19,10 +19,11 @@ class MissingExtra(Exception):
 
 @contextmanager
 def require_packages(distribution: str) -> Iterator[None]:
-    """Report a failed import in the block as a missing ``distribution``, e.g. ``hostfactory-provisioner[loop]``.
+    """Raise MissingExtra if an import in the block fails. The message says how to install ``distribution``, e.g.
+    ``hostfactory-provisioner[loop]``.
 
-    Raises MissingExtra. If the missing module is our own and not in the lab, the installation is broken. The
-    ImportError is then raised unchanged.
+    If the missing module is our own and not in the lab, the installation is broken. The ImportError is then raised
+    unchanged.
     """
     try:
         yield

@@ -80,7 +80,8 @@ def end(code: int = INTERRUPTED) -> None:
 
 @contextmanager
 def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn Ctrl-C into KeyboardInterrupt inside the block, and call ``undo`` at the end of the block.
+    """Turn Ctrl-C into KeyboardInterrupt inside the block. Call ``undo`` at the end of the block, whether or not Ctrl-C
+    was pressed.
 
     If a second Ctrl-C interrupts ``undo``, ``undo`` is called again.
     """

@@ -189,7 +189,7 @@ class Demo:
             self.machines += [machine["name"] for machine in entry["machines"]]
 
     def _of(self, *ids: str) -> list[dict[str, Any]]:
-        """Return the machines of these requests in the cloud."""
+        """Return the machines that the cloud now has for these requests."""
         return [machine for machine in self.cloud.cloud() if any(f"-{id_}-" in machine["name"] for id_ in ids)]
 
     def _alive(self) -> set[str]:

@@ -1,7 +1,7 @@
 """A kind of place in memory. A seed decides when machines boot, run and end, and which creates are refused.
 
-The module is an example of a kind, and tests use it. A configuration can name this kind only after a distribution has
-registered ``KIND``. ``registry`` names the entry-point group.
+The module is an example of a kind, and tests use it. A configuration cannot name this kind until an installed
+distribution registers ``KIND`` in the entry-point group that ``backends/registry.py`` names.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Entry:
     """The time at which a deleted machine is gone; infinite if the machine was not deleted."""
 
     def has_strayed(self, uid: str) -> bool:
-        """Return True if this machine has the uid, and its mark was removed."""
+        """Return True if this machine has the given uid but no mark any more."""
         return self.mark is None and self.uid == uid
 
     def machine(self, now: float) -> Machine:
@@ -165,7 +165,7 @@ class FakePlace:
         return ended if self.keeps_records else frozenset()
 
     def double_machines(self) -> dict[str, tuple[Machine, ...]]:
-        """Return ``doubles`` as observations show them, by name."""
+        """Return the machines of ``doubles`` by name, in the form in which observations show them."""
         made = [entry.machine(self._clock()) for entry in self.doubles()]
         return {name: tuple(one for one in made if one.name == name) for name in {one.name for one in made}}
 
@@ -245,8 +245,8 @@ class FakeBackend:
         self._machines: Mapping[str, Machine] = {}
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` from now on when a machine appears or vanishes. If a machine only starts or ends, only the next
-        observation shows the change."""
+        """Call ``wake`` from now on when a machine is created or its delete begins. If a machine starts to run, ends by
+        itself or is gone, only the next observation shows the change."""
         self.place.wakes.append(wake)
 
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
@@ -297,10 +297,10 @@ class FakeBackend:
         return {}
 
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
-        """Delete the machine that has the uid in ``delete``.
+        """Delete the machine with the uid that ``delete`` contains.
 
-        If ``delete`` has no uid, delete the machine that has the name in ``delete``. Such a machine must belong to this
-        pool or be adopted.
+        If ``delete`` contains no uid, delete the machine with its name. This machine must have our mark, unless
+        ``delete.is_adopted`` is true.
         """
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)

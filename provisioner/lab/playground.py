@@ -123,7 +123,7 @@ class Playground:
         return state
 
     def faults(self, *faults: Mapping[str, Any]) -> None:
-        """Set the cloud's faults, in place of all present faults."""
+        """Replace all faults of the cloud by these faults."""
         body = {"faults": list(faults)}
         requests.put(self.addresses["control"] + "faults", json=body, timeout=CALL_SECONDS).raise_for_status()
 
@@ -161,8 +161,8 @@ class Playground:
         self.addresses = json.loads(line)
 
     def start_loop(self) -> subprocess.Popen[str]:
-        """Start a loop, and return when its health page answers. Raises PlaygroundError if the page does not answer
-        within ``START_SECONDS``."""
+        """Start a loop, wait until its health page answers, and return the loop's process. Raises PlaygroundError if
+        the loop ends, or if the page does not answer within ``START_SECONDS``."""
         log = self.logs / "run.log"
         log.touch()
         before = log.stat().st_size

@@ -35,7 +35,8 @@ class Notices:
         merged mapping."""
 
     def add(self, name: str, notice: Notice, now: float) -> None:
-        """Add the notice that a machine will end. A second notice for the same machine is ignored."""
+        """Add the notice that a machine will end. While a notice for the machine is valid, further notices for it are
+        ignored."""
         with self._lock:
             while self._notices and _is_expired(next(iter(self._notices.values())), now):
                 del self._notices[next(iter(self._notices))]
@@ -44,9 +45,8 @@ class Notices:
             self._notices.setdefault(name, notice)
 
     def add_to(self, observation: Observation, lag: float) -> Observation:
-        """Return the observation with the notices added.
-
-        If neither machines nor notices have changed, the mapping of machines is the previous object.
+        """Return the observation with the notices added. If neither machines nor notices have changed, the mapping of
+        machines is the same object as at the previous call.
 
         ``lag``: the greatest age of a list in seconds. A notice is ignored if the observation begins more than ``lag``
         after the announced end.

@@ -42,7 +42,8 @@ class Results:
 
     @classmethod
     def of(cls, batch: Batch, outcomes: Sequence[Outcome]) -> Results:
-        """Return the results of a batch: the given outcomes and, as unsent, the actions that have no outcome."""
+        """Return the results of a batch. They contain the given outcomes; the actions without an outcome count as
+        unsent."""
         tried = {(type(outcome.action), outcome.action.name) for outcome in outcomes}
         every: list[Action] = [*batch.deletes, *batch.creates]
         unsent = [action for action in every if (type(action), action.name) not in tried]

@@ -87,10 +87,8 @@ class HfActivityReader:
         return not (intent.requests.keys() <= before.requests.keys() and intent.returns.keys() <= before.returns.keys())
 
     def _read_inventory(self) -> tuple[tuple[str, ...], int]:
-        """Return the hosts in HF's latest list, and a number that differs after each list.
-
-        If the file cannot be read, return the previous list and number. The list is only a hint.
-        """
+        """Return the hosts in HF's latest list, and a number that each new list changes. If the file cannot be read,
+        return the previous hosts and number, because the list is only a hint."""
         try:
             return self._state.listed_hosts() or ((), 0)
         except StateError as error:

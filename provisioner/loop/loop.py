@@ -47,11 +47,11 @@ def relax_collector() -> None:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Turn the garbage collector off while a cycle replaces many values. At the end of the cycle, reference counts free
-    the replaced values.
+    """Turn the garbage collector off while a cycle replaces many values. Reference counts free the replaced values at
+    the end of the cycle.
 
-    Otherwise the collector would scan the old and new values. With a hundred thousand slots, this scan takes a twelfth
-    of the plan's time.
+    If the collector were on, it would scan the old and new values. With a hundred thousand slots, this scan takes a
+    twelfth of the plan's time.
     """
     gc.disable()
     try:
@@ -252,10 +252,8 @@ class Loop:
                 log.error("Heartbeat could not be written", extra={"error": self._heartbeat_problem})
 
     def _finish(self, reconciler: Reconciler, actors: ThreadedActors, check: Callable[[], None]) -> None:
-        """Record and report the outcomes of the last calls.
-
-        The next loop then neither repeats these calls nor waits for them.
-        """
+        """Record and report the outcomes of the last calls, so that the next loop neither repeats these calls nor waits
+        for them."""
         # --once waits for its calls because no later cycle collects their outcomes.
         if not (settled := actors.settle(SETTLE_SECONDS if self._stop.is_set() else self._pace.longest_cycle)):
             log.warning("Calls were under way when the loop ended", extra={"pools": sorted(actors.busy())})

@@ -70,7 +70,8 @@ class Observer:
             self._backend.list_after(when)
 
     def observe_now(self) -> None:
-        """Observe at once instead of at the pool's pace."""
+        """Observe soon, without waiting for the pool's pace. If the place has asked to receive no calls for some time,
+        this time is still kept."""
         self._hint.set()
 
     def stop(self, seconds: float = OBSERVER_END_SECONDS) -> None:

@@ -38,7 +38,8 @@ def take_turn(state: State, stop: Latch, longest_cycle: float, stands_by: Callab
 
 
 def check_turn(state: State, epoch: int) -> None:
-    """Raise SupersededError if another process is now the active loop, StateError if this is unknown."""
+    """Raise SupersededError if another process is now the active loop. Raise StateError if the active loop cannot be
+    found out."""
     # Take the lock first. An NFS client that takes a lock drops its cache, so the epoch read afterwards is the newest.
     if not state.loop_lock.keep():
         raise SupersededError(

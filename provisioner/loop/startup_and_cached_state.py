@@ -209,8 +209,7 @@ class Startup:
         return memory
 
     def _is_contradicted(self, memory: Memory, inputs: StartupInputs) -> bool:
-        """Return True if memory is old. Memory is old if it lacks the end of a request whose terminal answer is
-        settled.
+        """Return True if memory lacks the end of a request whose terminal answer is settled. Memory is then old.
 
         Only requests in intent are compared. Return False if intent is old, because its requests may have left memory
         long ago.
@@ -255,10 +254,8 @@ class Startup:
         return max(recorded, default=0.0) + self._state.seconds_since_intent()
 
     def _rebuild_older(self, old: Memory, inputs: StartupInputs) -> Memory:
-        """Return a rebuilt memory in place of an old memory. An old memory may lack answers to HF.
-
-        Keep only the usage of the old memory.
-        """
+        """Return a rebuilt memory that replaces an old memory, because the old memory may lack answers to HF. Keep only
+        the usage of the old memory."""
         return restore_usage(old, self._rebuild(inputs, BrakeReason.MEMORY_OLDER))
 
     def _rebuild(self, inputs: StartupInputs, reason: BrakeReason) -> Memory:

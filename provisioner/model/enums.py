@@ -150,7 +150,8 @@ class ErrorClass(StrEnum):
     def needs_operator_to_observe(self) -> bool:
         """Return whether observations that fail with this class keep failing until an operator fixes the cause.
 
-        INVALID is excluded. After an invalid response, an observation may succeed without an operator.
+        INVALID is excluded, although it needs an operator if a create fails with it. After an invalid response, the
+        next observation may succeed without an operator.
         """
         return self in (ErrorClass.DENIED, ErrorClass.NOT_FOUND)
 

@@ -91,7 +91,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The back-off of a pool: the seconds for which the pool gets no creates after a failure."""
+    """The limits of a back-off: the seconds for which a pool gets no creates after failures."""
 
     first_seconds: float = 5.0
     last_seconds: float = 1800.0

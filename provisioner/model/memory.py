@@ -155,7 +155,8 @@ class Slot(NamedTuple):
 
     @property
     def boots_from(self) -> float:
-        """Return when the machine's boot began: at its create, or at its release from a queue."""
+        """Return the moment at which the machine's boot began: its release from a queue, or its create if no queue has
+        released it."""
         return self.asked_at if self.life.released_at is None else self.life.released_at
 
     @property
@@ -169,10 +170,8 @@ class Slot(NamedTuple):
 
     @property
     def may_cost(self) -> bool:
-        """Return whether a machine that costs money may exist for the slot.
-
-        After a refused create, a machine may exist until it is proven gone. Such a machine costs nothing.
-        """
+        """Return whether a machine that costs money may exist for the slot. The result is False if the place refused
+        the create, even before the machine is proven gone."""
         is_known = self.observed.was_seen or self.observed.is_accepted or self.verdict is not Verdict.FAILED
         return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 
@@ -220,7 +219,7 @@ class RequestRecord:
 
 
 class ReturnResult(StrEnum):
-    """Results for one name of a return request."""
+    """The possible results for a machine's name in a return request."""
 
     GONE = "gone"
     NOT_OURS = "not_ours"
@@ -287,7 +286,7 @@ class Window:
 
     @property
     def backs_off_from(self) -> Failure | None:
-        """Return the reason of the back-off; None while the pool takes creates."""
+        """Return the failure from which the window backs off; None if the window does not back off."""
         return self.failure if self.level else None
 
 

@@ -12,7 +12,7 @@ from provisioner.model.memory import Memory, RequestRecord, ReturnRecord, Slot, 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make the machine of an open slot."""
+    """The action that makes the machine of an open slot."""
 
     name: str
     pool: str
@@ -24,8 +24,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a machine, but only the machine with this ``uid``. An empty ``uid`` stands for a machine that was never
-    seen."""
+    """The action that deletes a machine. A machine that has the name but another uid is not deleted. An empty ``uid``
+    stands for a machine that was never seen, so its uid is unknown."""
 
     name: str
     pool: str
@@ -64,17 +64,17 @@ class Transition(NamedTuple):
 
     @property
     def is_first_run(self) -> bool:
-        """Return whether the slot's machine runs for the first time."""
+        """Return whether this change shows the slot's machine running for the first time."""
         return self.slot.ran_at is not None and (self.before is None or self.before.ran_at is None)
 
     @property
     def is_closed(self) -> bool:
-        """Return whether the slot ended."""
+        """Return whether this change closed the slot."""
         return self.slot.verdict not in DESIRED and (self.before is None or self.before.verdict in DESIRED)
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the slot's machine is now proven gone for the first time."""
+        """Return whether the slot's machine was first proven gone by this change."""
         return self.slot.deletion.is_gone and not (self.before is not None and self.before.deletion.is_gone)
 
 

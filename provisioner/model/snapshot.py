@@ -153,8 +153,8 @@ class Snapshot:
 
     @property
     def confirmed_at(self) -> float:
-        """Return the start time of the list behind the snapshot. The place itself has confirmed the content as of this
-        time."""
+        """Return the start time of the list behind the snapshot. The place has confirmed the content with this list;
+        later changes are known only from a watch."""
         return self.began_at if self.listed_at is None else self.listed_at
 
     @property

@@ -26,8 +26,8 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class FileUse(Enum):
-    """The use that commands may make of a file that a setting names. A file is not printed unless its setting is marked
-    as ``CARRIED``."""
+    """The permission for commands to print or copy a file that a setting names. Without the mark ``CARRIED``, a file is
+    not printed."""
 
     CARRIED = "carried"
     """The ConfigMap of the loop's pod contains the file."""
@@ -175,8 +175,8 @@ class Pool(Section):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return the kind, and words that distinguish this place from all others of the kind. For the same place, the
-        result is the same."""
+        """Return the kind, and words that distinguish this place from all other places of the kind. Two pools with the
+        same place have the same identity."""
         return (self.kind, self.name)
 
     def template_problem(self, template: str) -> str:

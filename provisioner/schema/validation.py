@@ -52,10 +52,10 @@ class Section(BaseModel):
     )
 
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
-        """Return limits for the plan. Each field has the value in ``given``. Without such a value, the field has the
+        """Return limits of the type ``kind``. A field that is in ``given`` has the value there. Any other field has the
         value of the setting with the same name.
 
-        A duration in another unit is converted to seconds. A field without a setting keeps its default.
+        A setting in minutes or hours is converted to seconds. A field without a setting keeps its default.
         """
         for name in kind.__annotations__.keys() - given.keys():
             base, is_duration, _ = name.removeprefix("is_").partition("_seconds")
@@ -70,7 +70,8 @@ SomeSection = TypeVar("SomeSection", bound=Section)
 
 
 def quote(value: object) -> str:
-    """Return a wrong value as the file contains it, shortened. YAML's null is shown as "nothing"."""
+    """Return a wrong value for a message, in quotes if the value is a text. A long value is shortened. YAML's null
+    becomes "nothing"."""
     if value is None:
         return "nothing"
     text = repr(value)
@@ -148,7 +149,8 @@ def _explain(model: type[Section], detail: ErrorDetails, file: str, where: str) 
 
 
 def _innermost(model: type[Section], place: Sequence[int | str]) -> tuple[type[Section], str]:
-    """Return the innermost section on the path to a value, and this section's setting on the path."""
+    """Return the innermost section on the path to a value, and the setting of this section through which the path
+    leads."""
     setting = str(place[0])
     for part in place[1:]:
         section = section_in(model.model_fields[setting].annotation)

@@ -23,7 +23,7 @@ BATCH = 100
 
 
 class Sink:
-    """A publisher to the topic of one subscription. The sink makes topic and subscription if they do not exist."""
+    """A publisher to one topic, which has one subscription. The sink makes both if they do not exist."""
 
     def __init__(self, address: str, project: str, subscription: str) -> None:
         """Prepare the sink without a call to the emulator. ``address``: host and port, as in PUBSUB_EMULATOR_HOST."""

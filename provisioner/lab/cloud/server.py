@@ -128,8 +128,8 @@ class Serving:
 class Simulator:
     """The embedded cloud over HTTP.
 
-    The cloud has the namespaces and MIGs that ``settings`` names. It also has ``namespaces`` and ``migs``. A simulator
-    is a context manager. Inside the context, a separate thread runs the cloud.
+    The cloud has the namespaces and MIGs of ``settings``, and those in the arguments ``namespaces`` and ``migs``. A
+    simulator is a context manager. Inside the context, a separate thread runs the cloud.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Simulator:
         self.close()
 
     def close(self) -> None:
-        """End the server and its thread. Remove the kubeconfig unless its path was given."""
+        """End the server and its thread. Remove the kubeconfig unless the caller chose its path."""
         if self._loop is not None and self._end is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end.set)
         if self._thread is not None:

@@ -77,7 +77,7 @@ class World:
         self._strikes: Counter[int] = Counter()
 
     def wall(self) -> float:
-        """Return the simulated time in epoch seconds. A fault may skew it."""
+        """Return the simulated time in epoch seconds. While a fault ``clock_skew`` is active, this time is wrong."""
         return self.start_wall + self.now + self.skew()
 
     def skew(self) -> float:

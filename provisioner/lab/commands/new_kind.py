@@ -1,4 +1,4 @@
-"""The command ``provisioner new-kind``: write the skeleton of a distribution with a kind of place."""
+"""The command ``provisioner new-kind``: write the skeleton of a Python distribution that adds a kind of place."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Job:
 
 
 class Client:
-    """The calls of the place. REPLACE THE BODIES: as written, the place is in memory.
+    """The client of the place. REPLACE THE BODIES of the methods: as written, the place is in memory.
 
     A call that fails raises BackendError with the class of the error. The class is TIMEOUT if no response came in time.
     A response that cannot be read completely is an error and never an empty list.
@@ -150,16 +150,18 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job has our mark. A job without a mark counts if ``sought`` contains its name and uid."""
+        """Return True if the observation shows the job as ours. Such a job has our mark. If it has lost the mark,
+        ``sought`` contains the job's name and uid."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job that has left only a record; None if the job still exists."""
+        """Return the end of a job that has ended, so that only a record of it is left; None if the job has not
+        ended."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 
     def machine(self, job: Job) -> Machine:
-        """Return the machine of a job that has not ended."""
+        """Return a job that has not ended in the form of a ``Machine``."""
         if job.state not in PHASES:
             raise BackendError(ErrorClass.OTHER, f"the state {job.state!r} of {job.name} is unknown")
         is_pending = job.state == "pending"

@@ -26,7 +26,8 @@ WORDS = {
 
 
 class FaultyClient(Client):
-    """The place in memory with faults. For a place with an HTTP API use ``provisioner.testing.fault_proxy``."""
+    """The client of the place in memory, with faults that the tests set. If your place has an HTTP API, use
+    ``provisioner.testing.fault_proxy`` instead."""
 
     submits = 0
     refusal: ErrorClass | None = None

@@ -34,7 +34,8 @@ class VirtualBackend:
         self.observations = 0
 
     def start(self, wake: Callable[[], None]) -> None:
-        """Follow the place, and call ``wake`` whenever an observation would differ from the last one."""
+        """Follow the place. Call ``wake`` from now on when observations begin to show a machine differently, or when
+        the place's settings change."""
         self._wake = wake
         self._place.watchers.append(self._hear)
         self._place.behaves.append(wake)
@@ -81,8 +82,8 @@ class VirtualBackend:
         )
 
     def _list(self) -> Mapping[str, Machine]:
-        """Return our machines, each from ``appears_seconds`` after its create was requested. If no machine has
-        changed, return the same mapping as at the last call."""
+        """Return our machines. Leave out each machine until ``appears_seconds`` after its create took effect. If no
+        machine has changed, return the same mapping as at the last call."""
         listed_until = self._world.now - self._place.pool.appears_seconds
         news = [member for member in self._news.values() if member.is_ours and member.asked <= listed_until]
         if news:

@@ -1,5 +1,5 @@
-"""``provisioner demand`` in virtual time, with the production loop. Each job of the modelled queue fills one
-machine."""
+"""``provisioner demand`` in virtual time, with the production loop. The model of the queue has jobs that each use one
+whole machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class DemandGrid(Grid):
 
     def running(self, template: str) -> Sequence[Member]:
         """Return the running machines of a template that have not been returned, the oldest first. If n machines are
-        wanted, the first n machines have work."""
+        wanted, the n oldest machines have work."""
         members = [member for place in self._stage.places.values() for member in place.ours() if member.is_running]
         ours = [one for one in members if one.template == template and one.name not in self._given]
         return sorted(ours, key=lambda member: (member.ran or 0.0, member.name))
@@ -66,7 +66,8 @@ class DemandService(Provisioner):
         self.grid: DemandGrid = DemandGrid(stage, self.state)
 
     def _round(self) -> None:
-        """Make a step. A machine that runs takes a job at once, whether or not its request has ended."""
+        """Let the grid make its calls. Then record in the ledger which machines have work. A running machine gets a job
+        at once, even if its request has not ended yet."""
         super()._round()
         wanted = self.grid.wanted
         working = [one for template in wanted for one in self.grid.running(template)[: wanted[template]]]

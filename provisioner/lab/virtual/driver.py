@@ -1,5 +1,5 @@
-"""The driver of the production loop's cycle in virtual time: it wakes the loop, lets the loop wait, kills it and starts
-it again."""
+"""The driver of the production loop's cycles in virtual time. A ``VirtualLoop`` can be woken, paused and killed like a
+process."""
 
 from __future__ import annotations
 

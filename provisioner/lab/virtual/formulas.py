@@ -43,7 +43,8 @@ class Formula(ABC):
         self._round()
 
     def _ask(self) -> None:
-        """Update the wanted number of machines, at the same times as HostFactory does."""
+        """Update the number of wanted machines every ``poll_seconds``, because HostFactory's demand also changes at
+        these times."""
         self._world.after(self._stage.scenario.hostfactory.poll_seconds, self._ask)
         self._ledger.want(sum(self._levels.step(self._world.now).values()))
 
@@ -71,7 +72,8 @@ class Formula(ABC):
         return {next(iter(self._stage.places)): machines}
 
     def _create(self, pool: str, machines: int) -> None:
-        """Create the machines one by one, until the place refuses a machine. The next round decides anew."""
+        """Create the machines one by one, until a create fails. The machines that are then missing are left to the next
+        round."""
         for _ in range(machines):
             self._numbers += 1
             create = Create(f"hf-formula{self._numbers:06d}", pool, "T", "")

@@ -87,13 +87,13 @@ class Grid:
         self.hosts, self._numbers = hosts, Counter(hosts.values())
 
     def return_unknown_machines(self, machines: int) -> None:
-        """Let the next round return ``machines`` machines that were never made."""
+        """Let the next round return machines that were never made. ``machines``: their number."""
         names = [f"{self._scenario.provisioner().name_prefix}-unknown{number:02d}-000000" for number in range(machines)]
         self._never_made += names
 
     def round(self) -> None:
-        """Make each call once, as HostFactory does: poll requests, ask for lost machines, then request or return
-        machines."""
+        """Make the calls of one round, in this order: poll requests, ask which machines are lost, and request or return
+        machines. In a silent time (``silent_until``), make no call."""
         now = self._world.now
         self.wanted = self._levels.step(now)
         if now < self.silent_until:
@@ -122,10 +122,8 @@ class Grid:
                 self._returns.pop(id_, None)
 
     def _some_answered(self) -> list[str]:
-        """Return the id of a random ended request with a probability of a tenth. Otherwise return an empty list.
-
-        HostFactory, too, sometimes polls an ended request again.
-        """
+        """In one of ten rounds, return the id of a random ended request, because HostFactory sometimes polls an ended
+        request again. In the other rounds, return an empty list."""
         return [self._chance.choice(list(self._answers))] if self._answers and self._chance.random() < 0.1 else []
 
     def _check_deadline(self, id_: str) -> None:
@@ -180,9 +178,10 @@ class Grid:
             self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Request the return of a template's unwanted machines. The ``surplus`` oldest machines are unwanted.
+        """Return those machines of a template that have been unwanted for ``idle_minutes`` and that may be returned
+        now.
 
-        A machine is returned only after ``idle_minutes`` without use, and only if it may be returned.
+        The oldest machines are unwanted. ``surplus``: their number.
         """
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]

@@ -137,10 +137,8 @@ def _work(caller: Connection) -> None:
 
 
 def _end_with_caller() -> None:
-    """Wait until the calling process ends, then end the worker process. Its results have no reader any more.
-
-    This function runs in a thread of the worker process.
-    """
+    """Wait until the calling process ends, then end the worker process, because no other process reads its results.
+    This function runs in a thread of the worker process."""
     caller = multiprocessing.parent_process()
     if caller is not None:
         caller.join()

@@ -177,8 +177,8 @@ class Place:
         return True
 
     def create(self, name: str, template: str) -> Failure | None:
-        """Make a machine, or find the present machine of this name. Return the failure if the place refuses the create,
-        and None if the place accepts it."""
+        """Make a machine, unless our machine of this name exists already. Return the failure if the place refuses the
+        create; None if the place accepts it."""
         there = self.members.get(name)
         if there is not None:
             return None if there.is_ours and not there.stopping and there.phase is not Phase.GONE else TAKEN
@@ -213,7 +213,7 @@ class Place:
             self._world.after(self.pool.appears_seconds, partial(self._changed, member))
 
     def take_away(self, share: float, cause: LossCause) -> None:
-        """End a random share of our running machines. If ``cause`` is ``deleted``, choose from all our machines."""
+        """End a random share of our running machines or, if ``cause`` is ``deleted``, of all our machines."""
         everyone = cause is LossCause.DELETED
         there = [member for member in self.ours() if everyone or member.is_running]
         for member in self._chance.sample(there, round(share * len(there))):

@@ -1,4 +1,5 @@
-"""The progress of many runs on stderr: a bar if stderr is a terminal, and a line now and then if not."""
+"""The progress of many runs on stderr. If stderr is a terminal, the progress is a bar. If not, a line is written from
+time to time."""
 
 from __future__ import annotations
 

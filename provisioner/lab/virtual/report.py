@@ -32,7 +32,7 @@ class Goal(NamedTuple):
 
 
 class ReasonGoal(NamedTuple):
-    """A goal of a scenario: each run should report this class of failure as a reason."""
+    """The goal that each run of a scenario reports a class of failure as a reason for missing machines."""
 
     reason: str
     seeds: int

@@ -31,7 +31,7 @@ WIDEST = 1000
 
 
 def wide(console: Console) -> Console:
-    """Return a console with the same output, on which tables have their full width."""
+    """Return a console that writes to the same output but cuts off no table, however wide the table is."""
     return Console(file=console.file, width=WIDEST, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""A run of a scenario with a seed and a controller, and the run's measures."""
+"""Runs: a run plays a scenario with a seed and a controller, and computes the measures."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ class Provisioner:
         self._ledger.use(self.grid.hosts)
 
     def _check_losses(self) -> None:
-        """Record a breach if HostFactory was asked to return a running machine. Skip this check if observations may be
-        false."""
+        """Record a breach if a running machine was reported to HostFactory as lost. Skip this check if observations may
+        be false."""
         if self._is_truthful:
             for name in self._ledger.running.intersection(self.grid.lost):
                 self._ledger.breach("killed", f"{name} runs, but was reported to HostFactory as gone")

@@ -182,15 +182,15 @@ class VirtualAnswers:
 
 
 class VirtualTerminalAnswers:
-    """The terminal answers that HF has read."""
+    """The settled terminal answers: those that HF has read, and those that the loop has revised before HF read them."""
 
     def __init__(self) -> None:
         self._read: dict[str, str] = {}
         self._claimed: dict[str, str] = {}
 
     def settle_reported(self, id_: str, text: str) -> str:
-        """Return the answer to print. If an answer of the request is settled, return the settled answer. Otherwise
-        settle ``text`` and return it."""
+        """Return the answer that the script must print. If the request's terminal answer is already settled, return the
+        settled answer. Otherwise settle ``text``, so that later calls return it too."""
         return self._read.setdefault(id_, self._claimed.get(id_, text))
 
     def ids(self) -> frozenset[str]:

@@ -31,7 +31,7 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
 
 
 class _Recording:
-    """The templates of requests and machines, as far as the calls until now have named them."""
+    """The templates of the requests and machines that the calls have named so far."""
 
     def __init__(self) -> None:
         self._templates: dict[str, str] = {}
@@ -55,10 +55,8 @@ class _Recording:
         return []
 
     def _template(self, machine: str) -> str:
-        """Return the template of a machine; empty if it is unknown.
-
-        Morgan Stanley's traces may list no machines. Then the request of a machine is the beginning of its name.
-        """
+        """Return the template of a machine; empty if it is unknown. Morgan Stanley's traces may list no machines. Then
+        the request's id is read from the machine's name, which begins with this id."""
         request = self._requests.get(machine, machine.rpartition("-")[0])
         return self._templates.get(request, "")
 

@@ -88,7 +88,7 @@ class BudgetLeft:
     def _refused(self) -> Counter[tuple[str, str]]:
         """Return the number of slots whose create was refused, by pool and template.
 
-        ``occupied`` contains such a slot until its machine is proven gone. But the slot costs nothing.
+        Such a slot costs nothing, although ``occupied`` contains it until its machine is proven gone.
         """
         slots = self._draft.slots()
         return Counter([(one.pool, record.template) for record, one in slots if one.may_exist and not one.may_cost])
@@ -104,7 +104,7 @@ class BudgetLeft:
 
 
 def format_used_up_budget(limits: Limits) -> str:
-    """Return the message for machines that the loop does not request. The reason is the used-up budget."""
+    """Return the message about machines that the loop does not request because the budget is used up."""
     budget = limits.budget
     parts = ((budget.per_hour, "hour"), (budget.per_month, "month"))
     amounts = " or ".join(f"{most:.2f} {budget.currency} per {unit}" for most, unit in parts if most is not None)

@@ -77,8 +77,8 @@ class Capacity:
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count those slots of one request whose machines may exist.
 
-        ``trials``: pairs of pool and template that early losses closed. Running machines of such a pair count as
-        probes, too.
+        ``trials``: pairs of pool and template whose window early losses have closed. In such a pair, running machines
+        that were requested since then also count as probes.
         """
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
@@ -111,8 +111,8 @@ class Capacity:
         self._count_starting(slot, template, machines)
 
     def count_closed(self, slot: Slot, template: str) -> None:
-        """Count the close of an open slot whose machine did not run. If its create was submitted, the machine still
-        takes room."""
+        """Update the numbers for an open slot that this plan closes before its machine ran. If the slot's create was
+        submitted, the machine still takes room."""
         key = (slot.pool, template)
         self.pending[key] -= 1
         self.desired[template] -= 1

@@ -33,7 +33,8 @@ def _oldest_read_at(records: list[RequestRecord]) -> float:
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
     """Return the open requests of one template in the order in which they are served.
 
-    The order is by age. If the last create was for the oldest waiting request, the order is by size.
+    The oldest comes first, unless the template's last create was for the oldest waiting request. In that case the
+    smallest comes first, so that both take turns.
     """
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:

@@ -71,9 +71,9 @@ def _repeat_seconds(slot: Slot, sent: float) -> float:
 
 
 def _is_forced_now(draft: Draft, slot: Slot, machine: Machine) -> bool:
-    """Return whether a delete of the machine is forced now. Return False if forced deletes are not configured.
+    """Return whether a delete of the machine is forced now; False if forced deletes are not configured.
 
-    A delete with a grace period always comes first. Before this delete, also return False.
+    Also return False if no delete was sent yet, because a delete with a grace period always comes first.
     """
     after = draft.pool(slot.pool).force_after_seconds
     if after is None or (slot.deletion.sent_at is None and not slot.deletion.is_forced):

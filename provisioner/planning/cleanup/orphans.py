@@ -52,10 +52,11 @@ UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine a
 
 
 def open_unrecorded_slots(draft: Draft) -> None:
-    """Open slots for machines of open requests that memory lacks. Memory lacks such machines if it is an old copy.
+    """Open a slot for each machine of an open request that memory lacks. Memory lacks such a machine if memory is an
+    old copy.
 
-    A rebuilt memory may have closed a slot without a pool because its machine seemed gone. If the machine exists, the
-    slot gets the machine's pool. The machine is then deleted.
+    Also complete closed slots that a rebuilt memory contains without a pool, because their machines seemed gone. If
+    such a machine exists, record its pool in the slot. A later step then deletes the machine.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):

@@ -176,8 +176,8 @@ class Draft:
         cause: LossCause | None = None,
         gone: bool = False,
     ) -> Slot:
-        """Close a slot with a verdict, and return the changed slot. If ``TRANSITIONS`` forbids the verdict, set the
-        slot aside instead."""
+        """Close a slot with a verdict, and return the changed slot. If ``TRANSITIONS`` forbids the verdict, keep the
+        old verdict and mark the slot as set aside, so that no action is planned for it."""
         if verdict not in TRANSITIONS[slot.verdict]:
             changed = slot._replace(is_set_aside=True)
         else:

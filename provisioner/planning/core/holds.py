@@ -45,13 +45,13 @@ def format_hold(hold: Hold) -> str:
 
 
 def format_stop_message(holds: Holds) -> str:
-    """Return the message of return requests while an operator has stopped all; empty if there is no stop-all."""
+    """Return the message in answers to return requests that names the stop-all; empty if there is no stop-all."""
     return f"No machine is deleted now ({format_hold(holds.stop)})." if holds.stop else ""
 
 
 def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
-    """Return the failure of missing machines if a hold applies to each of the pools; else None. The failure has the
-    error class ``QUOTA``, like the failure of a cap."""
+    """Return the failure to report for missing machines if a hold applies to every pool in ``pools``; else None. The
+    failure has the error class ``QUOTA``, like the failure of a cap."""
     against = [holds.against(pool) for pool in pools]
     if not against or None in against:
         return None

@@ -134,7 +134,8 @@ def _keep_newest(usage: Usage, days: int) -> Usage:
 
 
 def find_present_spans(memory: Memory, now: float) -> Iterator[tuple[Cell, Span]]:
-    """Yield the cell and span of each machine that exists and has a span."""
+    """Yield the cell (template, pool and account) and the span of each existing machine. Leave out machines without a
+    span."""
     for record, slot in memory.slots:
         if not slot.deletion.is_gone and (usage_span := find_span(slot, now)) is not None:
             yield (record.template, slot.pool, record.rc_account), usage_span

@@ -68,7 +68,8 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
     """Yield a retirement for each machine that may retire. Its pool must be observed, and the machine must have no
     notice of its end.
 
-    A machine may already be retiring because of its age. If its end is known, the machine is yielded again.
+    A machine that already retires because of its age is yielded again if its end is known, so that it gets the notice
+    of its end.
     """
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
@@ -83,9 +84,10 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
 
 
 def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
-    """Return how many machines of a template may retire at a time.
+    """Return how many machines of a template may retire at a time: usually ``RETIRING_SHARE`` of its machines, but at
+    least one.
 
-    If no pool of the template can replace a machine, the limit is one. The limit is then 0 while an open request of the
+    If no pool of the template can replace a machine, at most one may retire, and none while an open request of the
     template lacks machines.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):

@@ -88,8 +88,8 @@ def _slot_result(draft: Draft, slot: Slot) -> ReturnResult | None:
 
 
 def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
-    """Report a succeeded machine as failed if HF returned it too early. HF had not yet read that the machine
-    succeeded."""
+    """Report a succeeded machine as failed, because HF returned it before reading the answer that names it as
+    succeeded. Return the changed slot."""
     if slot.deletion.reason is DeleteReason.CANCELLED:
         return slot
     draft.update_record(slot.request, ended=RequestStatus.COMPLETE_WITH_ERROR)
@@ -97,8 +97,8 @@ def fail_returned_early(draft: Draft, slot: Slot) -> Slot:
 
 
 def report_unread_as_failed(draft: Draft, slot: Slot) -> Slot:
-    """Report a succeeded machine as failed from now on, and return the changed slot. HF has not yet read that the
-    machine succeeded."""
+    """Report a succeeded machine as failed from now on, and return the changed slot. This is allowed only while HF has
+    not read that the machine succeeded."""
     if slot.verdict is Verdict.SUCCEEDED:
         return draft.close(slot, Verdict.RETURNED, reason=DeleteReason.CANCELLED)
     marked = slot.with_deletion(reason=DeleteReason.CANCELLED)

@@ -90,10 +90,11 @@ class RecoveryInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return, by pool, why snapshots are not trusted yet. Together, the snapshots of all pools lack too many of HF's
-    machines.
+    """Return, by pool, why a snapshot is not trusted yet; empty unless the snapshots of all pools together lack too
+    many of HF's machines.
 
-    ``since``: the moment at which the loss of memory was found.
+    A snapshot whose list began long enough after ``since`` is trusted. ``since``: the moment at which the loss of
+    memory was found.
     """
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
@@ -220,9 +221,9 @@ class _Requests:
         return Slot(name, pool, Verdict.OPEN, now, now, now if entry["result"] == "succeed" else None, observed)
 
     def _set_verdict(self, slot: Slot, entry: Json, is_ended: bool, is_returned: bool) -> Slot:
-        """Return the slot with its former verdict.
+        """Return the slot with the verdict that it had before memory was lost.
 
-        The verdict follows from the slot's entry in the answer, from HF's returns and from the existing machines.
+        The verdict is concluded from the slot's entry in the answer, from HF's returns and from the existing machines.
         """
         is_gone, now = slot.name not in self.seen, self._now
         if entry["result"] == "fail":

@@ -117,9 +117,10 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 
 
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
-    """Return the loss of each machine that HF has to return, by name.
+    """Return the loss of each machine that HF has to return, by name. Machines that HF has returned are left out.
 
-    Such a machine is lost, has a notice of its end, or is too old. A drain or a cancel also counts as a loss.
+    Such a machine is lost, has a notice of its end, is too old, or falls under a drain or a cancel. A machine that HF
+    lists although its slot is closed counts as lost.
     """
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}
@@ -141,7 +142,7 @@ def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds =
 def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
     """Return how many further machines each template may have by its caps. Templates without a cap are left out.
 
-    Back-offs are ignored. HF asks only once, at its start, and keeps the number.
+    Back-offs are ignored because they soon end, but HF asks only once, at its start, and keeps the number.
     """
     owned: Counter[str] = Counter()
     occupied: Counter[tuple[str, str]] = Counter()
@@ -164,7 +165,7 @@ def count_available(memory: Memory, limits: Limits) -> dict[str, int]:
 
 
 def find_unlisted(memory: Memory, prefix: str, now: float) -> list[Slot]:
-    """Return the slots of machines that HF has but that HF's lists have not named for a day."""
+    """Return the slots of machines that were reported to HF but that HF's lists have not named for a day."""
     names = [name for name, since in memory.hosts.unlisted.items() if now - since >= UNLISTED_AFTER]
     return [slot for name in names if (slot := find_slot(memory.requests, prefix, name)) is not None]
 

@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
 def find_waiting_refusals(memory: Memory, snapshots: Mapping[str, Snapshot]) -> Mapping[str, Refusal]:
     """Return the refusal of each refused machine that is still requested, by the machine's name.
 
-    A pod may fit on no node. Such a pod counts as refused only after its place has reported that it cannot add a node.
+    A pod that fits on no node counts as refused only after its place has reported that it cannot add a node.
     """
     return {
         slot.name: refusal
