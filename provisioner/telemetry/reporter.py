@@ -85,10 +85,8 @@ class LoopHealth:
 
     def health(self) -> Health:
         """Return the health. The loop is alive while cycles end. The loop is ready if some cycle has observed every
-        pool, and the last cycle could plan. A standby is ready, too.
-
-        A loop that waits for a pool or an operator is alive. A restart would not help it.
-        """
+        pool, and the last cycle could plan. A standby is ready, too. A loop that waits for a pool or an operator is
+        alive, because a restart would not help it."""
         report = self._report
         if report is None:
             activity = "stands by for another loop" if self._stands_by else "starts"

@@ -67,7 +67,7 @@ class Place(ABC):
         return next(self._times)
 
     def create_of(self, number: int, template: str = "small") -> Create:
-        """Return the create of the slot with this number."""
+        """Return the ``Create`` action for the slot with this number."""
         return Create(machine_name(PREFIX, REQUEST, number), self.pool, template, REQUEST)
 
     def create(self, *numbers: int) -> list[Outcome]:
@@ -228,5 +228,5 @@ class Place(ABC):
 
 
 def always() -> bool:
-    """Return True as ``may_start``: a test never ends the time in which calls may start."""
+    """Return True. As ``may_start`` of a backend, this function lets all calls of a test start."""
     return True

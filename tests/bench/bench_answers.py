@@ -34,7 +34,8 @@ GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
 
 
 def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, int]:
-    """Return median seconds of a first call, of a later one, and of the bare writing; bytes of the entry."""
+    """Return three medians in seconds: of the first call, of a later call, and of the bare writing of the answer.
+    Return also the size of the entry in bytes."""
     with tempfile.TemporaryDirectory() as directory:
         hf = HostFactory(Path(directory))
         hf.state.intent.create(hf.instance)

@@ -46,14 +46,14 @@ class Cost(NamedTuple):
 
 
 def grid(machines: int) -> Memory:
-    """Return a memory with one ended request of which half of the machines were returned."""
+    """Return a memory with one ended request. Half of the request's machines were returned."""
     verdicts = (Verdict.SUCCEEDED, Verdict.RETURNED)
     slots = [running(number, verdicts[number % 2]) for number in range(machines)]
     return alter(memory(record(*slots, count=machines)), provisioner="demoinst", time=NOW, time_wall=time.time())
 
 
 def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
-    """Yield the journal's lines of the machines of one request. All machines run, and half of them are returned."""
+    """Yield journal lines about the machines of one request. All machines run, and half of them are returned."""
     for machine in names:
         yield _line(wall, "create", machine=machine, pool="a", result="ok")
     yield _line(wall + 60, "running", request=id_, pool="a", machines=names)
@@ -68,7 +68,8 @@ def _line(wall: float, event: str, **fields: object) -> Line:
 
 
 def fill(state: StateDir, machines: int) -> None:
-    """Write the journal: a week of other requests and of a pool without room, then the request."""
+    """Write the journal. First write a week of other requests, and refusals by a pool without room. Then write the
+    lines of the measured request."""
     wall, number = time.time() - 7 * 86_400, 0
     while (
         not Path(f"{state.journal.path}.{JOURNAL_KEPT}").exists() or size_of(state.journal.path) < 0.9 * JOURNAL_BYTES
@@ -82,7 +83,7 @@ def fill(state: StateDir, machines: int) -> None:
 
 
 def size_of(path: str) -> int:
-    """Return bytes of a file; none where there is none, as after a rotation."""
+    """Return the size of a file in bytes. Return 0 if the file does not exist, for example just after a rotation."""
     return os.path.getsize(path) if os.path.exists(path) else 0
 
 

@@ -60,7 +60,8 @@ LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupMan
 
 
 def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
-    """Return groups in one project: of twelve nine in three zones, three across a region."""
+    """Return pools of groups in one project. Every fourth group is regional, and the others are zonal in three
+    zones."""
     made = {}
     for number in range(groups):
         regional = number >= groups - groups // REGIONAL
@@ -92,13 +93,13 @@ class Cloud:
     control: str
 
     def calls(self) -> Counter[str]:
-        """Return API calls by method, since the beginning."""
+        """Return the number of API calls by method, since the cloud started."""
         return Counter(requests.get(f"{self.control}state", timeout=60).json()["calls"])
 
 
 @contextmanager
 def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
-    """Yield the embedded cloud, holding the groups of the configuration."""
+    """Yield an embedded cloud with the groups of the configuration."""
     faults, kubeconfig = made.directory / "faults.yaml", str(made.directory / "kubeconfig")
     faults.write_text(yaml.safe_dump({"timings": {"mig": QUICK | {"boot": boot}, "gke": QUICK_PODS}}))
     words = [sys.executable, "-m", "provisioner", "--log-level", "ERROR", "simulator", "--config", str(made.path)]
@@ -134,7 +135,7 @@ def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
 
 
 def running(observers: Sequence[Observer]) -> int:
-    """Return machines that the newest observations show running."""
+    """Return the number of machines that run according to the newest observations."""
     observations = [observer.latest({}) for observer in observers]
     snapshots = [observation for observation in observations if isinstance(observation, Snapshot)]
     return sum(machine.phase is Phase.RUNNING for observation in snapshots for machine in observation.machines.values())
@@ -155,7 +156,7 @@ class Measured:
 
 
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:
-    """Make all machines under observers like the loop's; then let a minute pass."""
+    """Create all machines while observers like the loop's observe the groups. Then measure a quiet time."""
     clock = LoopClock()
     backends = {name: MigBackend(pool, projects) for name, pool in made.items()}
     observers = [Observer(backend, clock, lambda: None) for backend in backends.values()]
@@ -181,7 +182,7 @@ def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Me
 
 
 def wait(done: Callable[[], bool]) -> None:
-    """Wait until ``done()``; an error when that takes too long."""
+    """Wait until ``done()`` returns True. Raise TimeoutError if that takes too long."""
     deadline = time.monotonic() + BOOT_PATIENCE
     while not done():
         if time.monotonic() > deadline:
@@ -190,7 +191,7 @@ def wait(done: Callable[[], bool]) -> None:
 
 
 def watch(observers: Sequence[Observer], seconds: float) -> float:
-    """Return the longest time between the beginnings of two observations that follow each other."""
+    """Return the longest time between the starts of two successive observations by the same observer."""
     began = {observer: observer.latest({}).began for observer in observers}
     longest = 0.0
     deadline = time.monotonic() + seconds
@@ -218,7 +219,7 @@ def cpu_of_observations(projects: Projects, made: Mapping[str, MigPool]) -> floa
 
 
 def cpu_of_typed_client(endpoint: str) -> float:
-    """Return CPU seconds that google-cloud-compute takes to list the same instances."""
+    """Return the CPU seconds that Google's library google-cloud-compute needs to list the same instances."""
     options = ClientOptions(api_endpoint=endpoint.removesuffix("/").removesuffix("/compute/v1"))
     client = compute_v1.InstancesClient(credentials=AnonymousCredentials(), client_options=options)
     gc.collect()
@@ -251,7 +252,7 @@ def child(path: str) -> int:
 
 
 def memory(directory: Path, cloud: Cloud) -> int:
-    """Return peak MB of a provisioner with both backends loaded and all machines."""
+    """Return the peak memory in MB of a process that observes all machines with both backends loaded."""
     made = site(directory, cloud.compute)
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.bench_gce", "--child", str(made.path)],
@@ -265,7 +266,7 @@ def memory(directory: Path, cloud: Cloud) -> int:
 
 
 def main() -> int:
-    """Print the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     with tempfile.TemporaryDirectory() as name, cloud(site(Path(name), "http://127.0.0.1:1")) as here:
         projects, made = Projects(Owner("demo", "hf")), pools(here.compute)
         measured = traffic(here, projects, made)
@@ -288,7 +289,7 @@ def main() -> int:
 
 
 def report(rows: Sequence[tuple[str, float, float | None, str]]) -> int:
-    """Return the table; 1 when a value is above its goal."""
+    """Print the table, and return 1 if a value is above its goal."""
     table = Table(title=f"{MACHINES:,} instances in {GROUPS} groups")
     for column in ("", "measured", "goal"):
         table.add_column(column, justify="left" if not column else "right")

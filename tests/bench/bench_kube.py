@@ -56,7 +56,7 @@ def say(text: str) -> None:
 
 
 def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
-    """Measure all clients in turn, round after round; the goals that were missed."""
+    """Measure all clients in turn, in several rounds. Yield the goals that were missed."""
     with Space(cluster.admin) as space, tempfile.TemporaryDirectory() as directory:
         target = Target(space, Path(directory))
         ours = Ours(space, target, Path(directory))
@@ -81,7 +81,7 @@ def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
 
 
 def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rate]:
-    """Create so many pods and delete them."""
+    """Create pods with these names and delete them. Return the rates of both."""
     created = timed(len(names), lambda: client.create(names))
     uids = space.uids()
     assert uids.keys() == set(names)
@@ -158,7 +158,7 @@ def reacting(cluster: Cluster, tries: int) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the tables; 1 when a goal is missed."""
+    """Print the tables, and return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, default {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=7, help="of creates and deletes by each client, default 7")

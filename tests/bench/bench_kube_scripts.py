@@ -39,14 +39,15 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def define(admin: Client) -> None:
-    """Teach the server the kinds of the state."""
+    """Define the custom resources of the state on the API server."""
     for definition in yaml.safe_load_all((KUSTOMIZE / "components/kubernetes-state/crds.yaml").read_text()):
         admin.create(CRDS, definition)
     until(lambda: "machinerequests" in str(admin.get(f"/apis/{objects.API_VERSION}")), 60, what="the kinds are served")
 
 
 def prepare(hf: HostFactory, admin: Client, machines: int) -> dict[str, list[str]]:
-    """Fill the server with the machines, in requests of ``BATCH``. Return the call of each script on it."""
+    """Store the machines on the API server, in requests of ``BATCH`` machines. Return a command line for each script
+    that uses these machines."""
     requests = [new_id() for _ in range(machines // BATCH)]
     names = [machine_name("hf", request, number) for request in requests for number in range(BATCH)]
 

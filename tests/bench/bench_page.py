@@ -55,13 +55,14 @@ def fill(state: StateDir, memory: Memory, journal: str) -> None:
 
 
 def refused(names: Sequence[str], wall: float) -> list[Line]:
-    """Return creates that a pool refuses, a line each: the loop counts equal ones, and writes fewer."""
+    """Return a journal line for each create that a pool refuses. The real loop writes fewer lines, because it counts
+    equal refusals."""
     fields = {"event": "create", "pool": "a", "result": "stockout", "text": REFUSED}
     return [{"time": format_time(wall), "cycle": 1, "machine": name, **fields} for name in names]
 
 
 def least(work: Callable[[], object]) -> float:
-    """Return seconds of CPU, at best."""
+    """Return the CPU seconds of the fastest of several runs of ``work``."""
     taken = []
     for _ in range(REPEATS):
         began = time.process_time()
@@ -71,7 +72,7 @@ def least(work: Callable[[], object]) -> float:
 
 
 def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
-    """Return the seconds of CPU of each page, and of a sample."""
+    """Return the CPU seconds of each page, and of taking a sample."""
     leave(directory, machines)
     memory, samples = grid(machines), Samples()
     fill(StateDir(directory), memory, journal)

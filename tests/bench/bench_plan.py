@@ -55,7 +55,7 @@ REPEATS = 9
 
 
 class Still:
-    """A clock that stands."""
+    """A clock whose time never changes."""
 
     def now(self) -> float:
         return 1000.0
@@ -64,11 +64,12 @@ class Still:
         return 1000.0
 
     def uptime(self) -> None:
-        """Return no uptime, so that across a restart the wall clock counts."""
+        """Return None. So the loop uses the wall clock to find the time that has passed across a restart."""
 
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:
-    """Return requests for so many machines of one template in one proven pool that is empty."""
+    """Return an intent, limits and a snapshot: requests for ``slots`` machines of one template, and one empty pool that
+    may create all of them at once."""
     count = min(slots, per_request)
     ids = [f"{number:010d}" for number in range(slots // count)]
     requests = {id_: Request(id_, "T", count, 0.0) for id_ in ids}
@@ -79,7 +80,7 @@ def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, S
 
 
 def running(plan: Plan) -> Snapshot:
-    """Return every machine that the plan creates, running."""
+    """Return a snapshot in which every machine that the plan creates runs."""
     machines = {
         create.name: Machine(
             create.name, Phase.RUNNING, Fingerprint(uid=create.name, ip="10.0.0.1"), ip="10.0.0.1", launched=1000
@@ -90,7 +91,8 @@ def running(plan: Plan) -> Snapshot:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return CPU seconds at best, as in a cycle of the loop; the garbage of one run is not charged to the next."""
+    """Return the CPU seconds of the fastest of several runs. As in a cycle of the loop, no garbage is collected during
+    a run. Garbage is collected before each run, so that it does not slow the next one."""
     taken = []
     for _ in range(REPEATS):
         gc.collect()
@@ -102,7 +104,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def copied(memory: Memory) -> list[dict[int, Slot]]:
-    """Return each slot with one field changed. A plan that changes all slots has at least this work."""
+    """Return a copy of each slot with one field changed. A plan that changes all slots has at least this work."""
     return [
         {number: slot._replace(is_set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()
@@ -176,12 +178,12 @@ def missed(results: dict[int, dict[str, float]]) -> list[str]:
 
 
 def cell(seconds: float, floor: float) -> str:
-    """Return milliseconds, and the ratio to the copy."""
+    """Return a table cell: milliseconds, and their ratio to the time of the copy."""
     return f"{seconds * 1000:.2f} ({seconds / floor:.1f} x)"
 
 
 def main() -> int:
-    """Print the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     relax_collector()
     results = {slots: measure(slots) for slots in SIZES}
     table = Table(title="plan (ms of CPU at best, beside a copy of the same slots)")

@@ -40,13 +40,13 @@ TEMPLATES = 10
 
 
 def limits(each: int) -> Limits:
-    """Return ten templates, each of which names so many of the four pools."""
+    """Return the limits of ten templates. Each template names ``each`` of the four pools."""
     templates = [TemplateLimits(f"T{n}", tuple(POOLS[(n + m) % 4] for m in range(each))) for n in range(TEMPLATES)]
     return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
 
 
 def spread(memory: Memory, used: int) -> Memory:
-    """Return the machines of the grid, over all templates and so many pools of each."""
+    """Return the memory with its machines spread over all templates, and over ``used`` pools of each template."""
     requests = {}
     for number, (id_, record) in enumerate(memory.requests.items()):
         template = number % TEMPLATES
@@ -59,7 +59,7 @@ def spread(memory: Memory, used: int) -> Memory:
 
 
 def scraped(directory: Path, machines: int, each: int, used: int) -> tuple[float, int]:
-    """Return seconds of CPU at best, and how many series."""
+    """Return the CPU seconds of the fastest scrape, and the number of series."""
     memory, metrics, bounds = spread(grid(machines), used), Metrics(CollectorRegistry()), limits(each)
     settings = SimpleNamespace(digests=Digests("0" * 8, "1" * 8))
     configuration = SimpleNamespace(limits=bounds, refused="", note="", settings=settings)
@@ -95,7 +95,7 @@ def _least(metrics: Metrics) -> float:
 
 
 def main() -> int:
-    """Print the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     heads = ("machines", "pools each", "used", f"CPU s (goal {GOAL})", f"series (goal {SERIES})")
     table = Table(*heads, title="A scrape with ten templates and four pools, at best")
     missed = False

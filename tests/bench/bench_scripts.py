@@ -68,7 +68,8 @@ class Cost(NamedTuple):
 
 
 def prepare(hf: HostFactory, machines: int) -> dict[str, list[str]]:
-    """Return a state with so many running machines, in requests of ``BATCH``; the call of each script on it."""
+    """Write a state with ``machines`` running machines, in requests of ``BATCH``. Return a command line for each script
+    that uses this state."""
     names = []
     answers = {}
     hf.state.intent.create(hf.instance)
@@ -111,7 +112,8 @@ def call(hf: HostFactory, name: str, document: object) -> list[str]:
 
 
 def measure(hf: HostFactory, commands: dict[str, list[str]], rounds: int) -> dict[str, Cost]:
-    """Return the costs of all commands, run in turn so that they meet the same machine."""
+    """Return the costs of all commands. Each round runs every command once, so that a change of the host's speed
+    affects all commands alike."""
     task = {"rounds": rounds, "commands": commands, "environment": hf.environment}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", STARTER], input=json.dumps(task), capture_output=True, text=True, check=False

@@ -82,7 +82,7 @@ class Run(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A loop that holds machines and has nothing to do."""
+    """The measures of a loop that holds machines and has nothing to do."""
 
     seconds: float
     """Seconds from the first request until all machines ran."""
@@ -148,7 +148,7 @@ def loops(environment: dict[str, str], directory: Path, shards: int) -> Iterator
 
 
 def answered_calls(cluster: Cluster) -> int:
-    """Return the calls of the state's resources that the API server has answered, watches apart."""
+    """Return the number of calls of the state's resources that the API server has answered. Do not count watches."""
     total = 0
     counted = re.compile(r'apiserver_request_total.*group="(provisioner\.hostfactory\.dev|coordination\.k8s\.io)"')
     for line in cluster.admin.text("/metrics").splitlines():
@@ -170,7 +170,8 @@ def environment_of(directory: Path) -> dict[str, str]:
 
 
 def hold(cluster: Cluster, namespace: str) -> Held:
-    """Make the machines and measure a quiet loop. ``namespace``: of the state; empty for files."""
+    """Create the machines, and measure the loop when it has nothing to do. ``namespace``: the namespace of the state;
+    empty if files keep the state."""
     if namespace:
         cluster.admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     with tempfile.TemporaryDirectory() as made:
@@ -200,13 +201,13 @@ def hold(cluster: Cluster, namespace: str) -> Held:
 
 
 def size_of_objects(cluster: Cluster, namespace: str) -> int:
-    """Return the bytes of all objects of a state."""
+    """Return the size in bytes of all objects of a state."""
     listed = [cluster.admin.get(objects.collection(namespace, resource))["items"] for resource in objects.KINDS]
     return sum(len(json.dumps(one, separators=(",", ":"))) for items in listed for one in items)
 
 
 def print_held(held: dict[str, Held]) -> None:
-    """Print the table of the loops that hold."""
+    """Print a table about the loops that hold machines."""
     table = Table("state", "machines", "all s", "calls", "calls/s", "state kB", "CPU s in a quiet minute")
     for name, one in held.items():
         rate = one.calls / one.seconds
@@ -295,7 +296,7 @@ def compare(cluster: Cluster, shards: int, machines: int, *, pods: bool) -> list
 
 
 def main() -> int:
-    """Measure and print; return 1 if the goal is missed where it can be reached."""
+    """Run the chosen parts and print their results. Return 1 if a goal is missed."""
     options = argparse.ArgumentParser(description="loops that share the pools of one HostFactory")
     options.add_argument("--shards", type=int, default=8)
     options.add_argument("--machines", type=int, default=100_000)

@@ -47,7 +47,7 @@ BEGUN, ENDED = 1.0, 3.0
 
 
 class Need(NamedTuple):
-    """The needs of one run."""
+    """The resources that a loop needed in one run."""
 
     cpu: float
     mebibytes: float
@@ -58,7 +58,7 @@ class Need(NamedTuple):
 def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
     """Return a scenario of pods, each made and deleted by a separate call.
 
-    HF requests at most 10,000 machines of one template, hence the parts.
+    The machines are divided among several templates, because HF requests at most 10,000 machines of one template.
     """
     parts = {f"part-{number}": MAX_NUMBER for number in range(machines // MAX_NUMBER)}
     if rest := machines % MAX_NUMBER:
@@ -80,7 +80,8 @@ def scenario(machines: int, hours: float, *, churn: bool) -> Scenario:
 
 
 def run(machines: int, hours: float, churn: bool) -> Need:
-    """Run in a separate process, whose memory is that of the run."""
+    """Play the scenario in virtual time, and return its needs. Call this in a process of its own, because the result
+    contains the peak memory of the process."""
     began = time.process_time()
     result = play(scenario(machines, hours, churn=churn), seed=1)
     per_machine, made = result.measures["calls_per_machine"] or 0.0, result.measures["created"] or 0.0
@@ -89,7 +90,8 @@ def run(machines: int, hours: float, churn: bool) -> Need:
 
 
 def an_hour(machines: int, *, churn: bool) -> Need:
-    """Return the needs of an hour after the start of the loop; memory is the maximum of the longer run."""
+    """Return the needs of one hour, without the start of the loop: the difference of a longer and a shorter run. Memory
+    is the peak of the longer run."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN
@@ -98,7 +100,8 @@ def an_hour(machines: int, *, churn: bool) -> Need:
 
 
 def stored(machines: int) -> tuple[int, float]:
-    """Return the bytes of a state directory whose machines all run, and the seconds to write it once."""
+    """Return the size in bytes of a state directory whose machines all run. Return also the seconds to write its memory
+    and answers once."""
     with tempfile.TemporaryDirectory() as directory:
         state = StateDir(directory)
         ids = [f"r{number:09d}" for number in range(-(-machines // MACHINES))]
@@ -115,7 +118,8 @@ def stored(machines: int) -> tuple[int, float]:
 
 
 def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
-    """Measure the loop with its clients, which no process of a virtual run may load."""
+    """Measure the loop with its clients of the clouds. They are imported here only, so that they are not part of the
+    virtual runs."""
     from tests.bench.sizing_loop import used
 
     table = Table(

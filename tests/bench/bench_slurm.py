@@ -132,7 +132,7 @@ class Bench:
         return [Create(name, "hpc", "small", REQUEST) for name in names]
 
     def ours(self, jobs: int) -> dict[str, float]:
-        """Create, observe and delete so many jobs by a new backend. Return the seconds of each part."""
+        """Create, observe and delete ``jobs`` jobs by a new backend. Return the seconds of each step."""
         backend, creates, took = self.backend(self.cluster.url), self.creates(jobs), {}
         backend.observe(time.monotonic(), {})
         took["create"] = seconds(lambda: succeeded(backend.create(creates, always), jobs))
@@ -149,7 +149,7 @@ class Bench:
         return took
 
     def theirs(self, jobs: int) -> dict[str, float]:
-        """Do the same by the plain loop."""
+        """Create, observe and delete ``jobs`` jobs by the plain loop. Return the seconds of each step."""
         creates, made, took = self.creates(jobs), list[int](), {}
         took["create"] = seconds(lambda: made.extend(self.plain.create(creates)))
         took["observe"] = statistics.median(seconds(lambda: self.plain.call("GET", "jobs")) for _ in range(3))
@@ -157,7 +157,7 @@ class Bench:
         return took
 
     def quiet_calls(self) -> list[str]:
-        """Return the calls of a few observations of running jobs."""
+        """Return the calls that the backend makes in ``QUIET_CYCLES`` observations of running jobs."""
         with FaultProxy(self.cluster.url) as proxy:
             backend, creates = self.backend(proxy.address), self.creates(40)
             succeeded(backend.create(creates, always), len(creates))
@@ -169,7 +169,7 @@ class Bench:
 
 
 def runs(backend: SlurmBackend) -> int:
-    """Return how many machines run."""
+    """Return the number of machines that run."""
     machines = backend.observe(time.monotonic(), {}).machines.values()
     return sum(machine.phase is Phase.RUNNING for machine in machines)
 
@@ -180,7 +180,7 @@ def succeeded(outcomes: Sequence[Any], jobs: int) -> None:
 
 
 def main() -> int:
-    """Print the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("--jobs", type=int, default=1000, help="of each round, default 1000")

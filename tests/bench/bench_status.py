@@ -43,7 +43,8 @@ class Cost(NamedTuple):
 
 
 def grid(machines: int) -> Memory:
-    """Return fifty requests for so many machines together, each ten more than it has."""
+    """Return a memory with fifty requests and ``machines`` slots. Half of the slots run. Each request wants ten
+    machines more than it has slots."""
     each = machines // REQUESTS
     ids = [f"a{number:09d}" for number in range(REQUESTS if each else 0)]
     requests = [

@@ -38,7 +38,7 @@ def record(request: str) -> RequestRecord:
 
 
 def slot(request: str, number: int) -> Slot:
-    """Return a slot as memory has that of a running machine."""
+    """Return a slot with the fields that memory has for a running machine."""
     mark = 1734619942.123 + number
     return make_slot(
         name=machine_name("hf", request, number),
@@ -74,7 +74,7 @@ def answer(request: str) -> Answer:
 
 
 def measure(directory: str) -> dict[str, tuple[float, float]]:
-    """Return seconds of each, and of the bare work."""
+    """Return two times in seconds for each task: the time of the database, and the time of the least work."""
     state, names = StateDir(directory), [f"request{number:03d}" for number in range(REQUESTS)]
     records = {name: record(name) for name in names}
     state.memory.write(Memory("demo", requests=records))
@@ -104,7 +104,7 @@ def write_bare(path: Path, document: object) -> None:
 
 
 def main() -> int:
-    """Print the table; 1 when a goal is missed."""
+    """Print the table, and return 1 if a goal is missed."""
     with tempfile.TemporaryDirectory() as directory:
         results = measure(directory)
     table = Table("", "ms at best", "bare work", "beside it", title=f"the store with {REQUESTS * MACHINES:,} machines")

@@ -47,13 +47,13 @@ os.fsync(file)'
 
 
 class Script(NamedTuple):
-    """A script of the two, ready to be called."""
+    """One of the two scripts, with its command line and environment."""
 
     command: list[str]
     environment: Mapping[str, str]
 
     def call(self) -> float:
-        """Return seconds from the start to the end of one call."""
+        """Call the script once, and return the seconds until it ended."""
         began = time.perf_counter()
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
         process = os.posix_spawn(self.command[0], self.command, self.environment, file_actions=quiet)
@@ -64,7 +64,8 @@ class Script(NamedTuple):
 
 
 def together(script: Script, writers: int, calls: int) -> tuple[float, list[float]]:
-    """Return seconds for so many calls, so many at a time, and the seconds of each."""
+    """Call the script ``calls`` times, ``writers`` calls at a time. Return the seconds of all calls together, and of
+    each call."""
     began = time.perf_counter()
     with ThreadPoolExecutor(writers) as pool:
         taken = list(pool.map(Script.call, repeat(script, calls)))
@@ -89,7 +90,7 @@ def scripts(directory: Path) -> tuple[Script, Script]:
 
 
 def verdict(what: str, missed: bool) -> bool:
-    """Print one line of the result."""
+    """Print one line of the result. Return ``missed`` unchanged."""
     print(what + ("  MISSED" if missed else ""), flush=True)
     return missed
 

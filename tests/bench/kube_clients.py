@@ -1,4 +1,5 @@
-"""Ways to create and delete many pods: the backend, and the fastest raw Python clients there are to compare it with."""
+"""Clients that create and delete many pods: our backend, and the fastest raw Python clients, with which it is
+compared."""
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ POD: Mapping[str, Any] = {
 
 
 class Client(Protocol):
-    """A client that makes pods. The names are unused names."""
+    """A client that creates pods. Each call gets names that were not used before."""
 
     title: str
 
     def create(self, names: Sequence[str]) -> None:
-        """Make these pods; AssertionError when one is refused."""
+        """Create pods with these names. Raise AssertionError if a create is refused."""
 
     def delete(self, uids: Mapping[str, str]) -> None:
-        """Delete these pods, each named with its uid."""
+        """Delete the pods with these names and uids."""
 
     def close(self) -> None:
         """End the connections."""
@@ -61,7 +62,7 @@ class Rate(NamedTuple):
 
 
 def timed(calls: int, act: Callable[[], None]) -> Rate:
-    """Return the rate of so many calls."""
+    """Run ``act``, which makes ``calls`` calls, and return their rate."""
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     act()
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
@@ -70,7 +71,7 @@ def timed(calls: int, act: Callable[[], None]) -> Rate:
 
 
 class Target:
-    """A namespace as raw clients see it."""
+    """The namespace, with the address and the credentials that the raw clients use."""
 
     def __init__(self, space: Space, directory: Path) -> None:
         self.kubeconfig = space.write_kubeconfig(directory / "kubeconfig")
@@ -80,7 +81,7 @@ class Target:
         self.ca = space.admin.ca
 
     def bodies(self, names: Sequence[str]) -> list[bytes]:
-        """Return the bodies that create the pods, which are made before the measurement begins."""
+        """Return the bodies of the requests that create the pods."""
         labels = {f"hf-provisioner/{key}": "value" for key in ("id", "pool", "request", "template", "slot")}
         head = {"apiVersion": "v1", "kind": "Pod"}
         return [
@@ -88,7 +89,7 @@ class Target:
         ]
 
     def options(self, uids: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Return address and body of each delete."""
+        """Return the address and the body of each delete request."""
         return [
             (f"{self.url}/{name}", json.dumps({"preconditions": {"uid": uid}}).encode()) for name, uid in uids.items()
         ]
@@ -160,7 +161,7 @@ class Coroutines:
 
 
 class Ours:
-    """The backend as the loop has it: with its watch, outcomes remembered."""
+    """The backend as the loop uses it: it watches the namespace."""
 
     title = "the gke backend"
 

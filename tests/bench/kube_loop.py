@@ -63,7 +63,7 @@ def p95(seconds: list[float]) -> float:
 
 @contextmanager
 def grid_of(space: Space, **options: Any) -> Iterator[Grid]:
-    """Yield a provider instance in a directory that goes with it; its loop runs."""
+    """Yield a provider instance whose loop runs. Its temporary directory is deleted afterwards."""
     with tempfile.TemporaryDirectory() as directory:
         settings = {"loop": PACE, **options.pop("settings", {})}
         with Grid(Path(directory) / "grid", space, settings=settings, **options) as grid:
@@ -74,7 +74,7 @@ def grid_of(space: Space, **options: Any) -> Iterator[Grid]:
 
 
 def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
-    """Let the loop make so many pods run, and watch it when all is done."""
+    """Let the loop create ``pods`` pods. When all of them run and the loop is quiet, measure the loop."""
     for number in range(NODES, 1 + pods // int(NODE_CAPACITY["pods"]) + NODES):
         cluster.add_node(f"node-{number}")
     sizes = {"max_pending": pods, "initial_window": pods, "boot_deadline_seconds": 3600}
@@ -106,7 +106,8 @@ def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
 
 
 def _until_still(pid: int, say: Say) -> None:
-    """Wait until two stretches cost the same little CPU. A cycle that still gets events of new pods is not quiet."""
+    """Wait until the loop needs less than 0.1 s of CPU from one cycle to the next. Until then it still processes events
+    of the new pods."""
     say("waiting until the last events have come")
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
@@ -117,7 +118,7 @@ def _until_still(pid: int, say: Say) -> None:
 
 
 def _lists(cluster: Cluster) -> float:
-    """Return the server's count of lists of pods in one namespace. A list is in pages, or at the start of a watch.
+    """Return how often the API server has listed the pods of a namespace, by page or at the start of a watch.
 
     Only a provisioner makes such lists.
     """
@@ -137,7 +138,7 @@ def _count(text: str, metric: str, *labels: str) -> float:
 
 
 def react(cluster: Cluster, tries: int, say: Say, *, beside_a_slow_mig: bool = False) -> Reaction:
-    """Ask an idle loop for one machine, so many times; each pod is made ready by hand."""
+    """Request one machine from an idle loop, ``tries`` times. The benchmark itself marks each pod as ready."""
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {LABEL: "never-ready"}}, "spec": POD}
     with Simulator(
         migs=[MIG], conditions=Conditions.of(faults=[Fault("hang", params={"seconds": MIG_SECONDS})])
@@ -185,7 +186,7 @@ def _one(grid: Grid, space: Space, proxy: Proxy) -> tuple[float, float]:
 
 
 def _unready(space: Space, id_: str) -> str:
-    """Return the request's pod once its kubelet has started it."""
+    """Return the name of the request's pod if its kubelet has started it; else an empty text."""
     for pod in space.pods():
         if f"-{id_}-" in pod["metadata"]["name"] and pod["status"].get("podIP"):
             return str(pod["metadata"]["name"])

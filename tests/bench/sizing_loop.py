@@ -36,7 +36,7 @@ KUBERNETES = re.compile(r"(pods|nodes|events|namespaces|selfsubjectaccessreviews
 
 
 class Pace(NamedTuple):
-    """Seconds that things take."""
+    """Durations of a run, in seconds."""
 
     boot: float
     """Until an instance runs."""
@@ -69,7 +69,7 @@ class Use(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The resources that were used until then."""
+    """The resources that a loop has used from its start to the time ``at``."""
 
     at: float
     cpu: float
@@ -78,20 +78,20 @@ class Sample(NamedTuple):
 
 
 class Meter:
-    """The counts of a process and the clouds, sampled."""
+    """Samples of the loop's processor time and of the clouds' counts of calls."""
 
     def __init__(self, pid: int, cloud: bench_gce.Cloud) -> None:
         self.pid, self._cloud = pid, cloud
         self.samples = [self.sample()]
 
     def sample(self) -> Sample:
-        """Return all until now."""
+        """Return a sample of the resources that were used until now."""
         calls = self._cloud.calls()
         compute = sum(number for method, number in calls.items() if not KUBERNETES.match(method))
         return Sample(time.monotonic(), cpu_seconds(self.pid), compute, calls["pods.create"] + calls["pods.delete"])
 
     def note(self) -> Sample:
-        """Return all until now, kept."""
+        """Take a sample of the resources that were used until now. Keep the sample and return it."""
         self.samples.append(self.sample())
         return self.samples[-1]
 
@@ -107,7 +107,7 @@ class Meter:
 
 
 def parts(machines: int) -> list[int]:
-    """Return machines of each template: HF asks for at most 10,000 of one."""
+    """Return the number of machines of each template. HF requests at most 10,000 machines of one template."""
     return [min(MAX_NUMBER, machines - first) for first in range(0, machines, MAX_NUMBER)]
 
 
@@ -163,7 +163,8 @@ def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
 
 
 def used(machines: int, kind: str) -> Use:
-    """Make so many ``groups`` or ``pods``, let time pass, and give all back."""
+    """Request ``machines`` machines of the kind ``groups`` or ``pods``. Let some time pass, and return them all. Return
+    the resources that the loop used."""
     with tempfile.TemporaryDirectory() as name:
         made = site(Path(name, "conf"), machines, REAL.lag)
         with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):

@@ -98,7 +98,8 @@ def test_a_lost_response_is_ambiguous_and_the_repeat_finds_the_machine(place: Pl
 
 @pytest.mark.usefixtures("impatient")
 def test_no_response_is_ambiguous(place: Place) -> None:
-    """Expect an ambiguous error. If a backend lists the place before each create, the list gets no response."""
+    """A create without a response must fail with an ambiguous error. This holds also for a backend that lists the place
+    first and gets no response to the list."""
     place.hang()
     (outcome,) = place.create(1)
     assert outcome.failure is not None
