@@ -47,23 +47,23 @@ class Call:
 
     @property
     def is_cut(self) -> bool:
-        """Return True if it may have recorded an id that it could not print."""
+        """Return True if the script may have recorded an id without printing it."""
         return self.killed or (self.called is not None and "no usable response" in self.called.out)
 
     @property
     def asked(self) -> list[str]:
-        """Return ids that it asks for."""
+        """Return the ids of the requests that the call asks about."""
         return [entry["requestId"] for entry in self.document.get("requests", ())]
 
     @property
     def names(self) -> list[str]:
-        """Return machines that it names."""
+        """Return the names of the machines in the call's input."""
         return [entry["name"] for entry in self.document.get("machines", ())]
 
 
 @dataclass
 class HfView:
-    """The knowledge of HF in its present life."""
+    """HF's database since HF last lost it."""
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
@@ -75,10 +75,10 @@ class HfView:
 
 
 class Ledger:
-    """The books of one run."""
+    """A record of one run, by which the laws are checked."""
 
     def __init__(self, caps: Mapping[str, int]) -> None:
-        """Begin with ``caps``, the largest number of machines of one template, by namespace or group."""
+        """Begin an empty ledger. ``caps``: the largest number of machines of one template, by namespace or group."""
         self._caps = caps
         self.lock = threading.RLock()
         self.hf = HfView()
@@ -113,7 +113,7 @@ class Ledger:
         self.foreign: set[str] = set()
 
     def breaks(self, law: Law, words: str) -> None:
-        """Note a broken law."""
+        """Record that a law is broken."""
         with self.lock:
             line = f"{law}: {words}"
             if line not in self.broken:
@@ -122,7 +122,7 @@ class Ledger:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def begins(self, script: str, document: Mapping[str, Any]) -> Call:
-        """Note that a script is about to run."""
+        """Record that a script is about to run. Return the record of this call."""
         with self.lock:
             call = Call(len(self.calls), script, document, time.time(), self.life)
             self.calls.append(call)
@@ -132,7 +132,7 @@ class Ledger:
             return call
 
     def ends(self, call: Call, called: Called, *, killed: bool = False) -> None:
-        """Note that a script ended, by itself or because the harness killed it."""
+        """Record that a script ended by itself, or that the harness killed it. Check the script's output."""
         with self.lock:
             call.called, call.killed = called, killed and called.code < 0
             if call.killed or call.life != self.life:
@@ -215,7 +215,7 @@ class Ledger:
             hf.to_return |= failed & hf.hosts
 
     def restarted(self) -> None:
-        """Begin a new life of HF, with an empty database."""
+        """Record that HF has lost its database and begins with an empty one."""
         with self.lock:
             self.life += 1
             self.forgotten |= dict.fromkeys(self.hf.hosts, time.time())
@@ -223,7 +223,7 @@ class Ledger:
             self.hf = HfView()
 
     def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
-        """Note the requests of intent as it was just read."""
+        """Record the requests and return requests that were just read from intent."""
         with self.lock:
             self.recorded |= requests.keys() | set(returns)
             for id_, wanted in requests.items():
@@ -236,7 +236,7 @@ class Ledger:
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
-        """Record one line of the cloud's chronicle."""
+        """Record an event from the cloud's chronicle."""
         with self.lock:
             if event["what"] == "struck":
                 for target in event["targets"]:
@@ -278,7 +278,8 @@ class Ledger:
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """Check machines that are reported to HF as gone. ``machines``: their later phases in the cloud."""
+        """Check machines that a script has reported as gone. ``machines``: the phase of each machine in the cloud after
+        the report."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:
@@ -287,7 +288,8 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the open points although no fault strikes any more; ``machines``: the cloud's own list."""
+        """Return all that is not at rest yet. Call this after all faults have ended. ``machines``: the cloud's own
+        list."""
         with self.lock:
             hf = self.hf
             returns = {id_ for id_, names in hf.returns.items() if not any(map(self._cannot_go, names))}
@@ -324,7 +326,7 @@ class Ledger:
         return "stuck_stopping" in self.struck.get(name, set())
 
     def wound_up(self) -> None:
-        """Check the laws that hold only for the whole run."""
+        """Check those laws that can be checked only at the end of a run."""
         with self.lock:
             if lost := self.printed - self.recorded:
                 self.breaks(Law.INTENT, f"printed and never recorded: {sorted(lost)}")
@@ -336,7 +338,8 @@ class Ledger:
 
 
 def is_ours(name: str, labels: Mapping[str, str]) -> bool:
-    """Return True if the machine has our identity: its label on a pod, the shape of its name elsewhere."""
+    """Return True if the machine has our identity. A pod has it as a label. An instance has no labels, and its name
+    shows the identity."""
     return labels[ID_LABEL] == PROVISIONER if ID_LABEL in labels else bool(get_request_id(PREFIX, name)) and not labels
 
 

@@ -140,7 +140,7 @@ class Arena(Playground):
         return [sys.executable, "-m", *self._program, *arguments]
 
     def surroundings(self) -> dict[str, str]:
-        """Return the environment of whatever talks to the cloud."""
+        """Return the environment of each process that calls the cloud."""
         endpoints = {
             "KUBECONFIG": self.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
@@ -177,17 +177,19 @@ class Arena(Playground):
             loop.send_signal(number)
 
     def wake(self) -> None:
-        """Let every stopped loop go on."""
+        """Let every loop continue that was stopped by SIGSTOP."""
         for loop in self.living():
             self.signal_loop(loop, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the loops as a playground does; a stopped process goes on first, as it follows no SIGTERM."""
+        """End the loops as a playground does. First let stopped loops continue, because a stopped process does not
+        react to SIGTERM."""
         self.wake()
         super().close()
 
     def recorded(self) -> tuple[dict[str, tuple[str, int]], list[str]]:
-        """Return template and number of each request in intent, and the ids of the returns. Raises StateError."""
+        """Return the template and the number of machines of each request in intent, and the ids of the return requests.
+        Raises StateError."""
         intent = StateDir(self.state).intent.read()
         return {id_: (one.template, one.count) for id_, one in intent.requests.items()}, [*intent.returns]
 
@@ -213,7 +215,8 @@ class Arena(Playground):
             return True
 
     def brake(self) -> str:
-        """Return the reason of the brake; empty where it is released, or where the command cannot tell."""
+        """Return the reason why the brake is latched. Return an empty text if the brake is released or memory cannot be
+        read."""
         with suppress(StateError):
             brake = StateDir(self.state).memory.read().brake
             return f"{brake.reason} {brake.detail}" if brake else ""
@@ -244,7 +247,7 @@ class Arena(Playground):
         self._call(method, f"api/v1/namespaces/{NAMESPACE}/pods/{name}".rstrip("/"), document)
 
     def compute(self, method: str, path: str, document: object = None) -> None:
-        """Make a call of the Compute API, below the group's zone."""
+        """Make a call of the Compute API. ``path``: the path below the group's zone."""
         self._call(method, f"compute/v1/projects/{PROJECT}/zones/{ZONE}/{path}", document)
 
     def _call(self, method: str, path: str, document: object) -> None:

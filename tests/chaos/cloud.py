@@ -30,7 +30,7 @@ class Chronicle:
         self._struck: set[tuple[str, tuple[str, ...]]] = set()
 
     def keep(self) -> None:
-        """Write down everything from now on."""
+        """Write each event to the file from now on."""
         self._keep_pods()
         self._keep_members()
         self._keep_strikes()

@@ -31,13 +31,14 @@ MOST = 20
 
 
 class Accident:
-    """A fault of the next call of a script: SIGKILL or SIGSTOP ``after`` so many seconds, SIGCONT ``later``."""
+    """A signal to the process of the next call of a script, ``after`` seconds after its start. The signal is SIGKILL or
+    SIGSTOP. SIGCONT follows a SIGSTOP ``later`` seconds later."""
 
     def __init__(self, script: str, number: signal.Signals, after: float, later: float = 0.0) -> None:
         self.script, self.number, self.after, self.later = script, number, after, later
 
     def befalls(self, group: int) -> None:
-        """Send the signals to the process group; the caller waits meanwhile."""
+        """Wait, and send the signals to the process group."""
         time.sleep(self.after)
         with suppress(ProcessLookupError):
             os.killpg(group, self.number)
@@ -72,13 +73,13 @@ class HostFactory:
             thread.start()
 
     def end(self) -> None:
-        """End both threads, and the calls under way."""
+        """Let the running calls end, and end both threads."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """Interrupt the next call of this script."""
+        """Send the signals of ``accident`` to the next call of its script."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:
@@ -134,7 +135,7 @@ class HostFactory:
             self.call("requestMachines", {"template": template})
 
     def call(self, script: str, document: Mapping[str, Any]) -> Call:
-        """Run a script to its end, with the interruption that awaits it."""
+        """Run a script to its end. If an accident is planned for this script, send its signals to the process."""
         call = self._ledger.begins(script, document)
         file = self._arena.directory / f"hf_in_{call.number}"
         file.write_text(json.dumps(document))
@@ -162,5 +163,5 @@ class HostFactory:
 
 
 def machines(names: list[str]) -> dict[str, Any]:
-    """Return the input that names machines."""
+    """Return the input of a script that names these machines."""
     return {"machines": [{"name": name, "machineId": name} for name in names]}

@@ -1,4 +1,5 @@
-"""The disturbances: each a small function with a name. Which comes when is drawn from the seed, before they begin."""
+"""The disturbances. Each is a small function whose name is written to the diary. The seed determines the order and the
+times of the disturbances before the run begins."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ SECONDS: dict[str, float] = {
 
 @dataclass
 class Stage:
-    """The parts of the world that the monkey disturbs."""
+    """The parts of the world that disturbances change."""
 
     arena: Arena
     hf: HostFactory
@@ -136,7 +137,7 @@ def machines_are_deleted_behind_our_back(stage: Stage, chance: random.Random) ->
 
 
 def some_of_ours(stage: Stage, chance: random.Random) -> list[str]:
-    """Preempt some running machines, and record them in the ledger before."""
+    """Return the names of up to three of our machines. Record in the ledger that something else takes them away."""
     ours = [one["name"] for one in of_ours(stage.arena.cloud())]
     names = chance.sample(sorted(ours), min(len(ours), chance.randint(1, 3)))
     stage.ledger.taken.update(names)
@@ -235,7 +236,7 @@ ACTS = (*OFTEN, *OFTEN, *OFTEN, *SELDOM)
 
 @dataclass(frozen=True)
 class Due:
-    """Something that happens ``at`` so many seconds after the beginning."""
+    """A disturbance that happens ``at`` seconds after the beginning of the run."""
 
     at: float
     name: str
@@ -243,7 +244,7 @@ class Due:
 
 
 def faults(modes: list[str], chance: random.Random) -> Act:
-    """Replace the faults with these."""
+    """Return a disturbance that replaces all faults by faults of these kinds."""
     drawn = [
         {"mode": mode, "rate": rate_of(mode, chance), "target": target_of(mode, chance), "params": params_of(mode)}
         for mode in modes
@@ -273,7 +274,8 @@ def params_of(mode: str) -> dict[str, Any]:
 
 
 def programme(seed: int, seconds: float, kinds: tuple[Act, ...] = ACTS) -> list[Due]:
-    """Return all disturbances of a run: every act and every fault in an order that the seed draws, again and again."""
+    """Return all disturbances of a run in the order of their times. The seed draws order and times. Each kind of act
+    and each kind of fault comes again and again."""
     chance = random.Random(f"{seed} programme")
     acts, modes = in_turns(chance, kinds), in_turns(chance, tuple(sorted(MODES)))
     due = [
@@ -288,13 +290,13 @@ def programme(seed: int, seconds: float, kinds: tuple[Act, ...] = ACTS) -> list[
 
 
 def in_turns(chance: random.Random, things: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield all of them in some order, then all in another."""
+    """Yield all things in a random order, then all of them in another order, and so on."""
     while True:
         yield from chance.sample(things, len(things))
 
 
 def times(chance: random.Random, every: float, seconds: float) -> Iterator[float]:
-    """Yield moments after the calm, about ``every`` so many seconds apart."""
+    """Yield times that are about ``every`` seconds apart. The first is at the end of the calm beginning."""
     at = CALM
     while at < seconds:
         yield at
@@ -302,7 +304,8 @@ def times(chance: random.Random, every: float, seconds: float) -> Iterator[float
 
 
 def play(due: list[Due], stage: Stage, seed: int, note: Callable[[str], None], go_on: Callable[[], bool]) -> None:
-    """Carry out each disturbance at its time. Each has a generator of its own, so that none depends on another."""
+    """Carry out each disturbance at its time. Each has its own random generator, so that one disturbance does not
+    change the next one."""
     began = time.monotonic()
     for number, one in enumerate(due):
         while (pause := one.at - (time.monotonic() - began)) > 0:

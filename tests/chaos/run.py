@@ -94,12 +94,12 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()), REST_SECONDS, "empty")
 
     def wind_up(self) -> None:
-        """Check the laws that hold only for the whole run."""
+        """Check those laws that can be checked only at the end of a run."""
         self._observe()
         self.ledger.wound_up()
 
     def summary(self) -> str:
-        """Return a summary of the run, in a line."""
+        """Return a summary of the run in one line."""
         calls, ends = len(self.ledger.calls), [line.strip() for line in self.diary[-2:]]
         return f"{len(self.diary)} acts, {calls} calls, {len(self.ledger.made)} machines; {', '.join(ends)}"
 
@@ -119,7 +119,7 @@ class Run:
         self.note("a law is broken" if self.broken() else f"is {what}")
 
     def _delete_abandoned(self) -> None:
-        """Do as `status` says: delete the instances of ours that were taken out of their group and run on."""
+        """Delete our instances that run and were taken out of their group. `status` tells an operator to do this."""
         for one in self.arena.cloud():
             if one["kind"] == "mig" and not one["pool"] and one["phase"] == "running" and is_ours(one["name"], {}):
                 self.arena.compute("DELETE", f"instances/{one['name']}")
@@ -142,7 +142,7 @@ class Run:
                 raise
 
     def _observe(self) -> None:
-        """Read the chronicle and intent; begin a loop where none lives, as a supervisor does."""
+        """Read the chronicle and intent. Start a loop if too few loops run, as a supervisor does."""
         with self.arena.chronicle.open() as file:
             file.seek(self._read)
             while (line := file.readline()).endswith("\n"):

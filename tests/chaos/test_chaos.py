@@ -48,7 +48,8 @@ def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
 
 
 def one_round(seed: int, seconds: float) -> str:
-    """Return a world of this seed, in a line; fails with all that is needed to see why, and to play it again."""
+    """Run one world with this seed, and return a summary in one line. If a law is broken, fail with the text that
+    explains the breach and the command that repeats the run."""
     with Run(seed) as run:
         run.disturb(seconds)
         run.heal()

@@ -43,7 +43,7 @@ LAST = {"Pods": 3, "Vms": 2, "Both": 1}
 
 
 class Site(Arena):
-    """The embedded cloud with a loop and a demand service, which a supervisor starts again."""
+    """The embedded cloud with a loop and a demand service. A supervisor restarts loop and service after their ends."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -68,7 +68,7 @@ class Site(Arena):
         self.want({})
 
     def want(self, wish: Mapping[str, int]) -> None:
-        """Change the wish, as the source reads it."""
+        """Change the number of wanted machines in the file that the source reads."""
         self._wishes.append((time.monotonic(), wish))
         aside = self.directory / "wanted.new"
         aside.write_text(json.dumps(wish))
@@ -120,7 +120,8 @@ class Site(Arena):
         self._asked = asked
 
     def count_asked(self) -> Counter[str]:
-        """Return by template the machines that are requested, and neither returned nor reported as failed."""
+        """Return, by template, the number of requested machines. Do not count machines that were returned or reported
+        as failed."""
         state = StateDir(self.state)
         try:
             intent = state.intent.read()
@@ -178,7 +179,7 @@ class Site(Arena):
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def unsettled(self, wish: Mapping[str, int]) -> list[str]:
-        """Return the differences from the state at rest."""
+        """Return the differences between what is wanted, what was requested, what runs and what is reported."""
         wanted = {template: number for template, number in wish.items() if number}
         machines = of_ours(self.cloud())
         running = Counter(

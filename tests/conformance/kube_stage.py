@@ -38,7 +38,7 @@ class KubeGrid(Grid):
         return KubeScriptState(MemoryApiServer(self.objects), directories.name, directories.state)
 
     def stop_loop(self) -> None:
-        """End the loop, and the watches of its state."""
+        """End the loop, and end the loop's watches of the state."""
         super().stop_loop()
         if self._led is not None:
             self._led.close()
@@ -53,5 +53,6 @@ class KubeGrid(Grid):
         return int(self.metric("hf_provisioner_cycles_total"))
 
     def shown(self) -> str:
-        """Return nothing: the server is in this process alone."""
+        """Return an empty text. A process could not read the state, because the API server exists only in this
+        process."""
         return ""

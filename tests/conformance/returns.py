@@ -16,7 +16,8 @@ COPY = "hf-zzzzzzzzzz-000008"
 
 
 def returned_entry(hf: Grid, machines: object) -> dict[str, object]:
-    """Return the end of the return of what HF writes under ``machines``."""
+    """Return the answer to a return request once it has ended. ``machines``: the value of ``machines`` in HF's
+    input."""
     return hf.ended(hf.call("requestReturnMachines", {"machines": machines})["requestId"])
 
 

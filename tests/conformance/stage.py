@@ -70,12 +70,12 @@ class Case:
 
     @property
     def place(self) -> str:
-        """Return the case's own namespace, and group."""
+        """Return the name of the case's own namespace, which is also the name of its group."""
         return f"case-{self.number}"
 
 
 class Cases(list[Case]):
-    """Cases of one part of the checklist, in its order."""
+    """The cases of one part of the checklist, in the checklist's order."""
 
     def case(
         self,
@@ -88,7 +88,7 @@ class Cases(list[Case]):
         slow: bool = False,
         **settings: object,
     ) -> Callable[[Callable[[Grid], None]], Callable[[Grid], None]]:
-        """Make the function a case."""
+        """Return a decorator that adds a function to the cases."""
 
         def add(play: Callable[[Grid], None]) -> Callable[[Grid], None]:
             self.append(Case(number, condition, play, loop, settings, pool or {}, processes, slow))
@@ -98,7 +98,7 @@ class Cases(list[Case]):
 
 
 def stage() -> Simulator:
-    """Return a cloud for any of the cases: a namespace for each, a group for some."""
+    """Return a cloud that has a namespace for each case, and a group for each case that needs one."""
     return Simulator(
         namespaces=[f"case-{number}" for number in range(1, 101)],
         migs=[advised(project=PROJECT, zone=ZONE, name=f"case-{number}") for number in MIG_CASES],
@@ -107,10 +107,11 @@ def stage() -> Simulator:
 
 
 class Instance(InProcess):
-    """A provider instance on the embedded cloud. A context manager: the loop and the faults end with it."""
+    """A provider instance on the embedded cloud, as a context manager. At the end of the context, the loop and the
+    faults end."""
 
     def __init__(self, directory: Path, cloud: Simulator, place: str, *, instance: str = INSTANCE) -> None:
-        """Use the namespace, or group, ``place``."""
+        """Prepare the instance. ``place``: the name of its namespace or group."""
         super().__init__(directory, instance=instance)
         self.simulator = cloud
         self.place = place
@@ -144,14 +145,14 @@ class Instance(InProcess):
         return self.state
 
     def stop_loop(self) -> None:
-        """End the loop after the action in hand."""
+        """End the loop after its current action."""
         if self._service is not None and self._thread is not None:
             self._service.loop.stop()
             self._thread.join()
         self._service = self._thread = None
 
     def cycles(self, count: int = 2) -> None:
-        """Wait until the loop has run so many cycles."""
+        """Wait until the loop has run ``count`` cycles."""
         for _ in range(count):
             before = self.heartbeats()
             until(lambda before=before: self.heartbeats() != before, SECONDS, what="the loop beats")  # type: ignore[misc]
@@ -168,19 +169,20 @@ class Instance(InProcess):
         return self._service.server.url
 
     def metric(self, name: str) -> float:
-        """Return a metric's sum over its labels, as Prometheus scrapes it."""
+        """Return the sum of a metric over all its labels, as Prometheus would scrape it."""
         families = text_string_to_metric_families(requests.get(f"{self.url}/metrics", timeout=10 * PATIENCE).text)
         return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
     # --- the cloud ----------------------------------------------------------------------------------------------------
 
     def fault(self, mode: str, *, target: str = "", **fields: Any) -> None:
-        """Set this fault alone from now on, in this case's place or at ``<place>/<target>``."""
+        """Replace all faults by one fault in this case's place. With ``target``, the fault hits only
+        ``<place>/<target>``."""
         place = f"{self.place}/{target}" if target else self.place
         self.simulator.impose([Fault(mode, place, **fields)])
 
     def faults(self, *faults: Fault) -> None:
-        """Set these faults alone from now on."""
+        """Replace all faults by these."""
         self.simulator.impose(faults)
 
     def cloud(self, *phases: str) -> list[str]:
@@ -189,7 +191,7 @@ class Instance(InProcess):
         return sorted(machine["name"] for machine in machines if not phases or machine["phase"] in phases)
 
     def until_cloud(self, condition: Callable[[Sequence[str]], bool], *phases: str) -> list[str]:
-        """Return the cloud's machines once ``condition`` holds of them."""
+        """Wait until ``condition`` holds for the names of the cloud's machines. Return these names."""
         self._until(lambda: condition(self.cloud(*phases)), "the cloud comes to it")
         return self.cloud(*phases)
 
@@ -220,12 +222,12 @@ class Instance(InProcess):
     # --- HostFactory --------------------------------------------------------------------------------------------------
 
     def ended(self, id_: str) -> dict[str, Any]:
-        """Return the answer to a request or return once it has ended."""
+        """Wait until a request or return request has ended. Return its answer."""
         self._until(lambda: self._published(id_, lambda answer: answer.ended), f"{id_} ends")
         return self.status(id_)[0]
 
     def shows(self, id_: str, *results: str) -> dict[str, Any]:
-        """Return the answer to a request once its machines have these results."""
+        """Wait until the machines in the answer to a request have these results. Return the answer."""
 
         def fits(answer: Any) -> bool:
             machines = json.loads(answer.text)["machines"]
@@ -235,24 +237,26 @@ class Instance(InProcess):
         return self.status(id_)[0]
 
     def complete(self, machines: int = 3, template: str = "T2") -> list[str]:
-        """Return names of so many new machines, all of which were reported to HF."""
+        """Request machines, and wait until the request is complete. Return the names of the machines."""
         entry = self.ended(self.request(template, machines))
         assert entry["status"] == "complete", entry
         return names(entry)
 
     def reclaimed(self, *machines: str) -> dict[str, int]:
-        """Return hosts that HF, listing these, is asked to give back, with the seconds left."""
+        """Call getReturnRequests with these machines. Return the machines that HF is asked to return, and the seconds
+        that are left for each."""
         hosts = {"machines": [{"name": name, "machineId": name} for name in machines]}
         answer = self.call("getReturnRequests", hosts)
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
 
     def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
-        """Wait until HF, listing ``among``, is asked to return exactly these."""
+        """Wait until getReturnRequests asks HF to return exactly these machines. ``among``: the machines that HF lists;
+        these machines if empty."""
         listed = among or machines
         until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
 
     def recorded(self) -> int:
-        """Return requests and returns in intent."""
+        """Return the number of requests and return requests in intent."""
         try:
             intent = self.state.intent.read()
         except StateMissing:
@@ -260,7 +264,7 @@ class Instance(InProcess):
         return len(intent.requests) + len(intent.returns)
 
     def write_templates(self, *templates: Mapping[str, Any]) -> None:
-        """Replace the templates file at once, by a rename."""
+        """Replace the templates file by a rename, so that a reader never finds a half-written file."""
         aside = self.templates_file.with_suffix(".new")
         aside.write_text(json.dumps({"templates": templates}))
         aside.replace(self.templates_file)
@@ -295,7 +299,7 @@ class Grid(Instance):
             self.start_loop()
 
     def configure(self, **settings: object) -> None:
-        """Replace provisioner.yaml at once by the case's file with these settings."""
+        """Replace provisioner.yaml in one step. Its content is the case's settings, changed by ``settings``."""
         file = self.conf / "provisioner.yaml"
         aside = file.with_suffix(".new")
         aside.write_text(yaml.safe_dump(self.settings | settings))
@@ -303,12 +307,13 @@ class Grid(Instance):
 
 
 class Ahead:
-    """The seconds by which loop time is ahead of the real time; read by the loop's thread."""
+    """The number of seconds by which loop time is ahead of the real time. The loop's thread reads this number."""
 
     seconds = 0.0
 
     def go_on(self, seconds: float = 5.0) -> None:
-        """Advance loop time by so much; call it repeatedly for a time that begins when the loop observes an event."""
+        """Advance loop time by ``seconds``. Call this repeatedly for a deadline that begins only when the loop observes
+        an event."""
         self.seconds += seconds
 
 
@@ -321,10 +326,12 @@ def loop_time() -> Iterator[Ahead]:
 
 
 def names(entry: Mapping[str, Any], *results: str) -> list[str]:
-    """Return machines of an entry of getRequestStatus; with ``results``, those that have one of them."""
+    """Return the names of the machines in an entry of getRequestStatus. With ``results``, return only machines with one
+    of these results."""
     return [machine["name"] for machine in entry["machines"] if not results or machine["result"] in results]
 
 
 def template(name: str, **fields: object) -> dict[str, object]:
-    """Return a template of the file: as the fixture's first, but for these fields."""
+    """Return a template for the templates file. It equals the fixture's first template except for its name and these
+    fields."""
     return TEMPLATES["templates"][0] | {"templateId": name} | fields

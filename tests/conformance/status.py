@@ -292,7 +292,7 @@ def every_state(hf: Grid) -> None:
 
 
 def _slots(request: str) -> dict[int, Slot]:
-    """Return a slot for every combination of the fields that make a difference."""
+    """Return one slot for each combination of the fields that change an answer."""
     kinds = itertools.product(
         Verdict, (None, *DeleteReason), (None, 1.0), (None, 2.0), (None, Failure(ErrorClass.STOCKOUT, "none left"))
     )

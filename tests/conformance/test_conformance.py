@@ -1,7 +1,7 @@
 """The hundred cases of the HostFactory interface's conformance checklist, each by its number.
 
 The commands run on the embedded cloud, in this process. Cases about processes run the scripts as HostFactory does. In
-the complete run, all cases do. Every answer passes its schema.
+the complete run, all cases run the scripts in this way. Every answer passes its schema.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ ABOUT_FILES = {17, 68, 89, 98}
 
 
 def _named(number: int, condition: str) -> str:
-    """Return a test's id: pytest shows ASCII as it is, all else as escapes."""
+    """Return a test's id. Replace the arrow, because pytest would print it as an escape sequence."""
     return f"{number:03d}: {condition}".replace("→", "->")
 
 

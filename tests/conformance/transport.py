@@ -144,7 +144,7 @@ def unknown_keys(hf: Grid) -> None:
 
 @case(12, "a key twice → the last wins, nothing breaks", loop=False)
 def doubled_keys(hf: Grid) -> None:
-    """Check a deliberate choice about doubled keys (docs/hostfactory.md: documents)."""
+    """The last value of a repeated key counts. This is a deliberate choice: see "documents" in docs/hostfactory.md."""
     hf.input.write_text('{"template": {"templateId": "T1", "machineCount": 9, "machineCount": 2}}')
     request = hf.run([str(SCRIPTS / "requestMachines.sh"), "-f", str(hf.input)]).document["requestId"]
     assert hf.state.intent.read().requests[request].count == 2
@@ -200,8 +200,8 @@ def no_room(hf: Grid) -> None:
 def _full_disk(hf: Grid, name: str, limit: int) -> subprocess.CompletedProcess[bytes]:
     """Run a script with a limit of file sizes, which stands for a full disk.
 
-    The script writes no bytecode, because the limit would truncate it. The scripts' Python ignores the variable for
-    this, so use the flag ``-B``.
+    The script must write no bytecode, because the limit would truncate it. The scripts' Python ignores
+    PYTHONDONTWRITEBYTECODE, so use the flag ``-B``.
     """
     python = hf.input.with_name("python")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -B "$@"\n')
