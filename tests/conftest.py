@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are processors: half of the time tests only wait."""
+    """Return twice the number of processors, because tests spend half of their time waiting."""
     return len(os.sched_getaffinity(0)) * 2
 
 
@@ -100,7 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the first failure of each test that passed only when run again. Print the whole failure, because it is
+    """If a test passed only when it was run again, print its first failure. Print the whole failure, because it is
     rare.
 
     Write these failures also to the file PYTEST_AGAIN, by the test's id.
@@ -131,7 +131,8 @@ def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """All tests that lack a cluster, or the emulator, are one line of the summary."""
+    """Give all tests that are skipped for lack of a cluster or an emulator the same place, so that they are one line of
+    the summary."""
     report = yield
     lacking = (NO_CLUSTER, pubsub_emulator.NO_EMULATOR)
     if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(lacking):
@@ -141,7 +142,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="session")
 def any_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | GivenCluster]:
-    """The cluster that TEST_KUBECONFIG names, or one of our own from KUBEBUILDER_ASSETS."""
+    """The cluster that TEST_KUBECONFIG names, or a cluster that the tests start from KUBEBUILDER_ASSETS."""
     from tests.kube.cluster import GivenCluster
 
     if given := os.environ.get("TEST_KUBECONFIG"):
@@ -166,7 +167,7 @@ def any_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | GivenClust
 
 @pytest.fixture
 def cluster(any_cluster: Cluster | GivenCluster) -> Cluster:
-    """A cluster of our own: nodes can be removed, the API server can be killed."""
+    """A cluster that the tests have started. Therefore a test may remove its nodes and kill its API server."""
     from tests.kube.cluster import GivenCluster
 
     if isinstance(any_cluster, GivenCluster):
@@ -185,7 +186,7 @@ def space(any_cluster: Cluster | GivenCluster) -> Iterator[Space]:
 
 @pytest.fixture(scope="session")
 def state_kinds(any_cluster: Cluster | GivenCluster) -> Iterator[None]:
-    """The kinds of the state, served by the server."""
+    """Define the custom resources of the state on the API server, and remove them afterwards."""
     from tests.kube.kit import define_state_kinds
 
     admin = any_cluster.admin
@@ -197,7 +198,7 @@ def state_kinds(any_cluster: Cluster | GivenCluster) -> Iterator[None]:
 
 @pytest.fixture
 def proxy(space: Space) -> Iterator[Proxy]:
-    """A way to the cluster that can be made to fail."""
+    """A proxy before the API server. A test can make the proxy fail."""
     from tests.kube.proxy import Proxy
 
     with Proxy(space.admin.server, space.admin.ca) as made:
@@ -206,7 +207,7 @@ def proxy(space: Space) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Pub/Sub emulator: PUBSUB_EMULATOR_HOST's, or one of our own."""
+    """The address of the Pub/Sub emulator that PUBSUB_EMULATOR_HOST names, or of one that the tests start."""
     if given := os.environ.get("PUBSUB_EMULATOR_HOST"):
         yield given
         return

@@ -1,4 +1,5 @@
-"""Pools of the samples of LSF and Lancium. Their commands behave as the documentation and the users say."""
+"""Pools whose settings are our samples for LSF and Lancium. Stand-ins of these schedulers' commands behave as the
+documentation and the users say."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def sample(file: str) -> dict[str, Any]:
 
 
 class CommandPlace(Place):
-    """A pool of a sample."""
+    """A pool with the settings of a sample."""
 
     patience = 60.0
     file: str
@@ -66,7 +67,7 @@ class CommandPlace(Place):
 
 
 class FakePlace(CommandPlace):
-    """A pool of commands in a file."""
+    """A pool of a fake scheduler, whose commands work on a file."""
 
     refusals: Mapping[ErrorClass, str]
     """The place's words for refusals."""
@@ -150,7 +151,7 @@ class FakePlace(CommandPlace):
 
 
 class LsfPlace(FakePlace):
-    """A pool of LSF. The list shows all users' jobs, so that those of others are seen."""
+    """A pool of LSF. Its list shows the jobs of all users, so that tests can see the jobs of other users."""
 
     file = "lsf.yaml"
     refusals: ClassVar = {
@@ -167,7 +168,7 @@ class LsfPlace(FakePlace):
         super().__init__(directory, body)
 
     def recreate(self, name: str) -> None:
-        """Make the other job under the same number, as after a loss of the scheduler's files."""
+        """Replace the job by another job with the same number, as if the scheduler had lost its files."""
         number = next(number for number, job in self.scheduler.jobs().items() if job["name"] == name)
         mark = self._mark(name)
         self.remove(name)
@@ -204,7 +205,7 @@ class LanciumPlace(FakePlace):
         super().until_gone(name)
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
-        """Delete a machine. Delete an adopted machine twice: the first delete ends it, the second deletes its record.
-        The plan also repeats deletes."""
+        """Delete a machine. If ``adopted`` is set, delete it twice, as the plan repeats deletes. The second delete
+        removes the record of the ended machine."""
         outcome = super().delete(name, uid, force=force, adopted=adopted)
         return super().delete(name, uid, force=force, adopted=adopted) if adopted else outcome

@@ -65,7 +65,8 @@ INDIFFERENT = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test in every place. Run it also on flipped groups, unless a flip makes no difference to the test."""
+    """Run each test in every place. Run it also on groups with one undocumented behaviour flipped, unless such
+    behaviour makes no difference to the test."""
     if "place" in metafunc.fixturenames:
         flipped = [] if metafunc.function.__name__ in INDIFFERENT else FLIPPED
         metafunc.parametrize("place", [*UNFLIPPED, *flipped], indirect=True)
@@ -143,7 +144,7 @@ def ray_place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 
 def spooler_place(_: pytest.FixtureRequest, directory: Path, __: pytest.MonkeyPatch) -> SpoolerPlace:
-    """Return a task-spooler of its own."""
+    """Return a place with a task-spooler of its own."""
     if shutil.which("tsp") is None:
         pytest.skip(NO_SPOOLER)
     return SpoolerPlace(directory)

@@ -52,7 +52,7 @@ class MemoryPlace(Place):
         return how in (How.EXIT, How.KILL)
 
     def restart(self, name: str) -> bool:
-        """Begin the machine again, if it was created so. Else it ends."""
+        """Start the machine again if this place restarts machines. Otherwise end the machine."""
         if self._place.begins_again:
             self._place.begin_again(name, self._place.present()[name].uid)
         else:

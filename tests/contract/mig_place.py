@@ -79,7 +79,8 @@ class MigPlace(Place):
         return sum(count for method, count in calls.items() if method.endswith(".createInstances"))
 
     def spawn_foreign(self, name: str) -> None:
-        """Make a member; for a name of our shape make an instance outside the group."""
+        """Make a member of the group. If the name looks like a name of ours, make an instance outside the group
+        instead."""
         if name_pattern(PREFIX).fullmatch(name):
             zone = self._spec.all_zones[0]
             self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, name))
@@ -87,7 +88,7 @@ class MigPlace(Place):
             self._on_group(lambda group: group.create([name]))
 
     def copy(self, name: str, as_name: str) -> None:
-        """Make an instance of the group's template outside the group."""
+        """Make an instance outside the group from the group's template."""
         zone = self._on_group(lambda group: group.members[name].zone)
         self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, as_name))
 
@@ -107,7 +108,7 @@ class MigPlace(Place):
         until(lambda: self._runs(name), self.patience, what=f"{name} runs again")
 
     def end(self, name: str, how: How) -> bool:
-        """End the VM of a member: it stops, is deleted outside the group, or is preempted."""
+        """End the VM of a member: stop it, delete it without the group's help, or preempt it."""
         acts = {How.EXIT: "stop", How.KILL: "delete", How.PREEMPTION: "preempt"}
         if how in acts:
             self._in_groups(lambda groups: [getattr(groups.vms, acts[how])(vm) for vm in groups.vms.named(name)])

@@ -55,7 +55,7 @@ QUICK_WATCH = KubeTimes(
 
 
 def end_pod(pods: Pods, name: str, how: How) -> None:
-    """End a pod by its own program, by an operator, or by its time limit."""
+    """End a pod in the way ``how``: its program exits, an operator deletes it, or its time limit passes."""
     if how is How.EXIT:
         pods.exit(name, 1)
     elif how is How.KILL:
@@ -142,7 +142,8 @@ class GkePlace(Place):
         return True
 
     def starve(self, reason: ErrorClass) -> bool:
-        """Let no pod be scheduled. A backend that has not been started does not read the autoscaler's events."""
+        """Let no pod be scheduled. Return False if the backend was not started, because it then does not read the
+        autoscaler's events."""
         words = {ErrorClass.STOCKOUT: "GCE out of resources", ErrorClass.QUOTA: "GCE quota exceeded"}[reason]
         self._fault(Fault("stockout", params={"words": words}))
         return self._watched

@@ -27,7 +27,7 @@ REFUSALS = {ErrorClass.DENIED: 403, ErrorClass.INVALID: 400}
 
 
 class RayProxy(FaultProxy):
-    """A fault proxy that can refuse submissions as a proxy before Ray's dashboard does."""
+    """A fault proxy that can also refuse submissions, like a proxy in front of Ray's dashboard."""
 
     refusal = 0
     """Status of the answers to submissions; 0: none is refused."""
@@ -40,7 +40,7 @@ class RayProxy(FaultProxy):
 
 
 class RayPlace(Place):
-    """A pool of a cluster that other tests have used. The constructor deletes their jobs."""
+    """A pool of a cluster that other tests have used. The constructor deletes the jobs of the other tests."""
 
     pool = "ray"
     patience = 150.0
@@ -60,7 +60,7 @@ class RayPlace(Place):
         return self._deleted[name]()
 
     def until_gone(self, name: str) -> None:
-        """Wait until an observation lacks the machine. A delete is repeated, as the loop repeats it.
+        """Wait until an observation no longer shows the machine. Repeat the delete, as the loop does.
 
         The first delete stops the job, and a later one deletes its record.
         """
@@ -118,7 +118,8 @@ class RayPlace(Place):
         self._head.call("POST", f"{FILLS}/stop")
 
     def end(self, name: str, how: How) -> bool:
-        """End the job by a signal to its program, or stop it. Other ends would concern the only node."""
+        """Let the job's program end by a signal, or stop the job. Other ways are impossible, because they would end the
+        only node."""
         if how is How.EXIT:
             os.kill(self._head.program(name), signal.SIGTERM)
         elif how is How.KILL:

@@ -45,7 +45,7 @@ class Commands(Protocol):
 
 
 class RealPlace(CommandPlace):
-    """A pool of a real scheduler. Faults are played between the backend and the commands."""
+    """A pool of a real scheduler. A wrapper around the scheduler's commands plays the faults."""
 
     refusals: Mapping[ErrorClass, str]
     """The scheduler's words for refusals that the tests cannot provoke."""
@@ -53,7 +53,8 @@ class RealPlace(CommandPlace):
     """The scheduler's words if it does not answer."""
 
     def __init__(self, directory: Path, body: dict[str, Any], scheduler: Commands, user: Sequence[str] = ()) -> None:
-        """``user``: a program with arguments that runs another as the scheduler's user."""
+        """Prepare the place. ``user``: the first words of a command line that runs the other words as the scheduler's
+        user."""
         self.scheduler, self._directory = scheduler, directory
         wrapper = directory / "wrapper"
         wrapper.write_text(WRAPPER.format(directory=directory))
@@ -115,11 +116,11 @@ class RealPlace(CommandPlace):
         raise NotImplementedError
 
     def submit(self, name: str, mark: str = "") -> None:
-        """Make a job as another."""
+        """As another user, submit a job."""
         raise NotImplementedError
 
     def end_job(self, number: str) -> None:
-        """End a job as another."""
+        """As another user, end a job."""
         raise NotImplementedError
 
     def mark(self, name: str) -> str:
@@ -127,7 +128,7 @@ class RealPlace(CommandPlace):
         return ""
 
     def id(self, name: str) -> str:
-        """Return the oldest job of this name."""
+        """Return the number of the oldest job of this name."""
         return min((number for number, of in self.jobs().items() if of == name), key=int)
 
     def _fault(self, fault: str, words: str = "") -> None:
@@ -136,7 +137,7 @@ class RealPlace(CommandPlace):
 
 
 class SlurmCliPlace(OnCluster, RealPlace):
-    """A partition of a real Slurm. Refusals are Slurm's own."""
+    """A partition of a real Slurm. Slurm itself refuses jobs, so no refusal is simulated."""
 
     file = "slurm-cli.yaml"
     down = "squeue: error: slurm_receive_msg: Unable to contact slurm controller (connect failure)"

@@ -1,4 +1,5 @@
-"""A partition of a real Slurm cluster with slurmdbd and its limits. A proxy before it fails as networks do."""
+"""A partition of a real Slurm cluster with slurmdbd and its limits. A proxy in front of the cluster can fail as
+networks do."""
 
 from __future__ import annotations
 
@@ -31,21 +32,21 @@ def environment(directory: Path, job: str) -> Mapping[str, str]:
 
 
 class OnCluster(Place):
-    """Actions of others in the partition, by Slurm's own commands.
+    """Actions of other users in the partition, by Slurm's own commands.
 
-    All jobs have one user, because unprivileged daemons run jobs of their own user only.
+    In fact all jobs have one user, because Slurm daemons without root's rights can run jobs only as their own user.
     """
 
     patience = 60.0
 
     def __init__(self, cluster: SlurmCluster, *rest: Any) -> None:
-        """``rest``: the arguments of the other class that a place is made of."""
+        """Prepare the place. ``rest``: the arguments of the next base class."""
         self.cluster = cluster
         self._undo: list[tuple[str, ...]] = []
         super().__init__(*rest)
 
     def undo(self) -> None:
-        """End all changes of the cluster."""
+        """Undo all changes of the cluster."""
         for command in self._undo:
             self.cluster.run(*command)
         self._undo.clear()
@@ -82,7 +83,7 @@ class OnCluster(Place):
         self._submit(name, comment)
 
     def hold(self) -> bool:
-        """Fill the node."""
+        """Fill the node, so that further jobs stay in the queue."""
         self._submit("fills-the-node", "", "--exclusive")
         self._until_running("fills-the-node")
         return True
@@ -91,14 +92,15 @@ class OnCluster(Place):
         self.cluster.run("scancel", self.job_id("fills-the-node"))
 
     def end(self, name: str, how: How) -> bool:
-        """End the job. One that exits is ended by a signal to its script. Other ends would concern the whole node."""
+        """End the job by a signal to its script, or cancel it. Other ways are impossible, because they would end the
+        whole node."""
         options = {How.EXIT: ("--full", "--signal=TERM"), How.KILL: ()}
         if how in options:
             self.cluster.run("scancel", *options[how], self.job_id(name))
         return how in options
 
     def restart(self, name: str) -> bool:
-        """Let the node fail and come back. Slurm begins jobs again that do not forbid it."""
+        """Let the node fail and come back. Slurm then restarts each job that does not forbid it."""
         self.node("State=DOWN")
         self.cluster.resume_node()
         return True

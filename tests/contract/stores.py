@@ -1,4 +1,4 @@
-"""The stores of the state that ``test_stores.py`` holds to the promises of ``state/protocols.py``."""
+"""The stores of the state. ``test_stores.py`` checks that they keep the promises of ``state/protocols.py``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PROVISIONER = "demo"
 
 
 class Store(Protocol):
-    """A store, as processes open it. Each call opens it as a new process does."""
+    """A store of the state. Each call opens the store as a new process would."""
 
     def script(self) -> ScriptState: ...
     def loop(self) -> State: ...
     def copy(self) -> Callable[[], None]:
-        """Return a function that puts back the memory as it is now."""
+        """Return a function that restores the present memory."""
 
     def lose_memory(self) -> None: ...
 
@@ -90,4 +90,4 @@ def in_memory(directory: Path) -> Kube:
 
 
 def void(_: object) -> None:
-    """Return nothing."""
+    """Ignore a value, and return None."""

@@ -1,4 +1,5 @@
-"""The suite catches wrong backends: each mutant of the fake fails a test that the fake itself passes."""
+"""The suite finds wrong backends. Each mutant is a fake backend with one error, and must fail a test that the fake
+backend passes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Test = Callable[..., None]
 
 
 class MutantPlace(MemoryPlace):
-    """A place in memory whose backends are of another class. Nothing in it takes long, so a test fails soon."""
+    """A place in memory whose backends are mutants. Its actions are quick and its waits short, so that a test fails
+    soon."""
 
     patience = 0.5
 
@@ -102,7 +104,7 @@ class UidWithoutTheTimeOfSubmission(Altered):
 
 
 def number(uid: str) -> str:
-    """Return the part of a uid that the place uses again."""
+    """Return the first part of a uid. A later machine can have the same first part."""
     return uid.partition("-submitted-later")[0]
 
 

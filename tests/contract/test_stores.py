@@ -1,4 +1,5 @@
-"""The promises of ``state/protocols.py``, kept by each store: files, and objects of an API server in memory or real."""
+"""Each store keeps the promises of ``state/protocols.py``: files, and objects of an API server in memory or of a real
+one."""
 
 from __future__ import annotations
 
@@ -226,7 +227,8 @@ def test_a_claimed_answer_may_be_revised_again_until_hf_reads_it(store: Store) -
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ssrrp"))), ids="".join)
 def test_in_each_order_every_script_prints_the_first_answer(store: Store, order: tuple[str, ...]) -> None:
-    """s: a script polls; r: a loop revises; p: the loop publishes."""
+    """Each letter of the order is a step. ``s``: a script polls. ``r``: the loop revises its answer. ``p``: the loop
+    publishes."""
     id_, loop, printed = ask(store.script()), store.loop(), set[str]()
     lead(loop)
     shown = TEXT
@@ -354,7 +356,7 @@ def ask_silence(script: ScriptState) -> float | None:
 
 
 def whole(script: ScriptState, epoch: int, requests: int = 2) -> Memory:
-    """Return a memory with a record of each request in intent, made by this script."""
+    """Let the script record requests and a return request. Return a memory that has a record of each."""
     records = {id_: RequestRecord(id_, "T1", 2, 1.0, 99.0) for id_ in (ask(script) for _ in range(requests))}
     back = give_back(script, "a")
     returns = {back: ReturnRecord(back, ("a",), 2.0, 98.0)}
@@ -504,7 +506,7 @@ def test_a_release_is_asked_once(script: ScriptState, store: Store) -> None:
 
 
 def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: ScriptState, store: Store) -> None:
-    """An operator may have written lost requests in between, which the loop has not read yet."""
+    """Before asking again, an operator may have restored lost requests that the loop has not read yet."""
     ask(script)
     loop = store.loop()
     lead(loop)

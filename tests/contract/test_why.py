@@ -32,7 +32,7 @@ SCALE_UP = (
 
 @dataclass
 class Cloud:
-    """A namespace, with our backend's view of it and the actions of others."""
+    """A namespace, our backend's view of it, and the actions of other users in it."""
 
     place: Place
     pods: Pods
@@ -43,7 +43,7 @@ class Cloud:
     """Function that returns the number of lists of events."""
 
     def write(self, kubelet: str = "", **spec: Any) -> None:
-        """Write the spec of future pods."""
+        """Write the pod spec from which pods are created from now on."""
         metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
         containers = [{"name": "main", "image": "busybox"}]
         self.spec.write_text(
@@ -54,7 +54,7 @@ class Cloud:
         return self.place.observe().machines[ONE]
 
     def until(self, condition: Callable[[Machine], bool], what: str) -> Machine:
-        """Wait until the machine is as wanted. Return the machine."""
+        """Wait until ``condition`` holds for the machine. Return the machine."""
         matching = until(
             lambda: machine if condition(machine := self.seen()) else None, self.place.patience, what=f"{what} is seen"
         )
@@ -215,13 +215,13 @@ def is_deleted(cloud: Cloud) -> None:
 
 
 def is_collected(cloud: Cloud) -> None:
-    """Delete the pod, as the garbage collector does with pods whose node is gone."""
+    """Delete the pod, as the garbage collector deletes pods whose node is gone."""
     is_disrupted("DeletionByPodGC", "PodGC: node no longer exists")(cloud)
     cloud.pods.delete(ONE, grace=0)
 
 
 def ends(reason: str, message: str) -> Callable[[Cloud], None]:
-    """Return a function that ends the pod as a kubelet does, with a reason."""
+    """Return a function that ends the pod with this reason, as a kubelet does."""
     return lambda cloud: cloud.pods.set_status(ONE, phase="Failed", reason=reason, message=message)
 
 
