@@ -75,7 +75,7 @@ class House:
 
     @cached_property
     def core(self) -> Mapping[str, Path]:
-        """Files without those of the laboratory and of the tests for kinds."""
+        """The files of the core: all files except those of the laboratory and of the tests for kinds."""
         return {module: path for module, path in self.files.items() if not module.startswith(APART)}
 
     @cached_property
@@ -84,23 +84,24 @@ class House:
 
     @cached_property
     def arrows(self) -> Set[tuple[str, str]]:
-        """Importing and imported rooms."""
+        """Pairs of rooms, of which the first imports the second."""
         pairs = {(room(importer), room(imported)) for importer, imported in self.imports}
         return {(one, other) for one, other in pairs if one != other and not {one, other} & ENTRIES}
 
     def circles(self) -> list[str]:
-        """Rooms that reach themselves."""
+        """Return the rooms that import themselves through other rooms."""
         return sorted(one for one in self.rooms if one in reached(one, self.arrows))
 
     def circles_inside(self) -> list[list[str]]:
-        """Modules of the core, by circle, that reach each other inside their room."""
+        """Return groups of modules of the core. The modules of a group are in one room and import each other."""
         inside = {(one, other) for one, other in self.imports if room(one) == room(other) and one in self.core}
         below = {one: reached(one, inside) for one, _ in inside}
         mutual = {one: frozenset(other for other in below[one] if one in below.get(other, ())) for one in below}
         return sorted(sorted(circle) for circle in {*mutual.values()} if circle)
 
     def floors(self) -> list[list[str]]:
-        """From the ground up: each room stands above all that it imports. Rooms of a circle stand nowhere."""
+        """Return the rooms of each floor, the lowest floor first. Each room is above all rooms that it imports. Rooms
+        that import each other in a circle have no floor."""
         left, floors = set(self.rooms), []
         while ready := {one for one in left if not any(a == one and b in left for a, b in self.arrows)}:
             floors.append(sorted(ready))
@@ -109,7 +110,7 @@ class House:
 
 
 def reached(start: str, arrows: Set[tuple[str, str]]) -> Set[str]:
-    """Return the rooms or modules that ``start`` reaches by these arrows."""
+    """Return all rooms or modules that ``start`` imports, directly or through others."""
     seen: set[str] = set()
     ahead = [start]
     while ahead:
@@ -121,7 +122,7 @@ def reached(start: str, arrows: Set[tuple[str, str]]) -> Set[str]:
 
 
 def house() -> House:
-    """The packages as they lie here."""
+    """Return the files and imports of the packages in this repository."""
     graph = grimp.build_graph(*PACKAGES, cache_dir=None, exclude_type_checking_imports=False)
     files = {}
     for module in graph.modules:
@@ -132,7 +133,7 @@ def house() -> House:
 
 
 def room(module: str) -> str:
-    """The room of a module."""
+    """Return the room of a module."""
     parts = module.split(".")
     if module.startswith(f"{KINDS}.") and (ROOT / "/".join(parts[:3])).is_dir():
         return ".".join(parts[:3])
@@ -166,7 +167,7 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[ast.Expr, str]]:
 
 
 def big_classes(paths: Mapping[str, Path]) -> list[Size]:
-    """Classes of more lines than the goal."""
+    """Return the classes with more lines than the goal."""
     return [
         Size(f"{module}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
         for module, path in paths.items()
@@ -176,7 +177,7 @@ def big_classes(paths: Mapping[str, Path]) -> list[Size]:
 
 
 def complex_functions(module: str, path: Path) -> list[Size]:
-    """Functions of a higher cyclomatic complexity, as radon counts it, than the goal."""
+    """Return the functions whose cyclomatic complexity is higher than the goal. radon measures it."""
     return [
         Size(f"{module}.{block.name}", block.complexity)
         for block in cc_visit(path.read_text())

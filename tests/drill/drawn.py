@@ -1,4 +1,5 @@
-"""Incidents drawn at random: the kinds of the drill with another pool, backend, number, code, reason and moment."""
+"""Incidents drawn at random. They are of the same kinds as the incidents of the drill. Pool, backend, number, code,
+reason and moment differ."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ PROCESSES = (incidents.ended, incidents.gone, incidents.hangs, incidents.stopped
 
 
 def capacity(chance: random.Random) -> Incident:
-    """Return a place without room or with a used-up quota. The place may still make some machines before."""
+    """Return an incident: a place has no room, or its quota is used up. The place may still make some machines
+    before."""
     ask, pool, place = chance.choice(SIDES)
     full = [("stockout", {}), ("quota", {})]
     if pool == GKE:
@@ -40,7 +42,7 @@ def capacity(chance: random.Random) -> Incident:
 
 
 def refusal(chance: random.Random) -> Incident:
-    """Return a refused call: a right, a login, or a policy."""
+    """Return an incident: calls are refused for lack of a right, because of the login, or by a policy."""
     ask, pool, place = chance.choice(SIDES)
     status, reason = chance.choice(((401, "Unauthorized"), (403, "Forbidden")))
     verb = "pods.create" if pool == GKE else "instanceGroupManagers.createInstances"
@@ -60,7 +62,7 @@ def refusal(chance: random.Random) -> Incident:
 
 
 def clock(chance: random.Random) -> Incident:
-    """Return logins that are refused because the host's clock is wrong."""
+    """Return an incident: logins are refused because the host's clock is wrong."""
     ask, pool, _ = chance.choice(SIDES)
     ahead, seconds = chance.random() < 0.5, chance.randint(400, 5000)
     skew = Fault("clock_skew", params={"seconds": -seconds if ahead else seconds})
@@ -76,7 +78,7 @@ def clock(chance: random.Random) -> Incident:
 
 
 def broken_machine(chance: random.Random) -> Incident:
-    """Return machines that never run."""
+    """Return an incident: machines never run."""
     words = {"image_pull": "image", "bad_config": "secret", "no_node_fits": "insufficient", "invalid": "spec"}
     of_group = {"no_address": "ipv6", "attempt_error": "not found", "invalid": "resource", "precondition": "policy"}
     ask, pool, place = chance.choice(SIDES)
@@ -90,7 +92,7 @@ def broken_machine(chance: random.Random) -> Incident:
 
 
 def unseen(chance: random.Random) -> Incident:
-    """Return a group that cannot be listed."""
+    """Return an incident: a group cannot be listed."""
     broken = Fault("http_error", EVERY_GROUP, params={"status": 500})
     fault = chance.choice((Fault("mig_gone", "vms"), Fault("partial_list"), broken, Fault("denied", EVERY_GROUP)))
     inject = struck(fault, ask="Vm", machines=chance.randint(0, 5))
@@ -98,7 +100,7 @@ def unseen(chance: random.Random) -> Incident:
 
 
 def held(chance: random.Random) -> Incident:
-    """Return an operator's hold."""
+    """Return an incident: an operator's hold is in force."""
     pool, kind = chance.choice((GKE, MIG)), chance.choice(("pause", "drain", "stop-all"))
     if kind == "stop-all":
         return Incident("stop-all", hold(kind, "--reason", "night"), "STOPPED", "provisioner start-all")
@@ -109,7 +111,7 @@ def held(chance: random.Random) -> Incident:
 
 
 def mistake(chance: random.Random) -> Incident:
-    """Return a file that cannot be used."""
+    """Return an incident: a file of the configuration has a mistake and cannot be used."""
     container = {"name": "main", "image": "busybox", "resources": {"limits": {"memory": "8 GB"}}}
     changes: dict[str, Callable[[Site], None]] = {
         "an unknown setting": lambda site: site.configure(bugdet={}),
@@ -123,7 +125,7 @@ def mistake(chance: random.Random) -> Incident:
 
 
 def spending(chance: random.Random) -> Incident:
-    """Return a cap or a budget that ends creates."""
+    """Return an incident: a cap or a budget prevents creates."""
     begin = chance.randint(3, 6)
     if chance.random() < 0.5:
         pool, ask = chance.choice(((GKE, "Pod"), (MIG, "Vm")))
@@ -140,7 +142,7 @@ def spending(chance: random.Random) -> Incident:
 
 
 def loss(chance: random.Random) -> Incident:
-    """Return machines that end after HostFactory got them."""
+    """Return an incident: machines end after they were reported to HostFactory."""
     count, seconds, code = chance.randint(4, 9), chance.uniform(0.3, 1.0), chance.choice((1, 2, 126, 143))
     own_fault = Fault("crash", "grid", params={"exit_code": code, "seconds": seconds})
     killed = Fault("crash", "grid", params={"exit_code": 137, "reason": "OOMKilled", "seconds": seconds})
@@ -161,7 +163,7 @@ def loss(chance: random.Random) -> Incident:
 
 
 def late(chance: random.Random) -> Incident:
-    """Return machines that boot too slowly, or that stay after their delete."""
+    """Return an incident: machines boot too slowly, or still exist long after their delete."""
     ask, pool, place = chance.choice(SIDES)
     if chance.random() < 0.5:
         mode, machines = "slow_start" if pool == GKE else "stuck_provisioning", chance.randint(3, 6)
@@ -173,7 +175,7 @@ def late(chance: random.Random) -> Incident:
 
 
 def passed(fault: Fault, act: Callable[[Site], object], seconds: float) -> Callable[[Site], None]:
-    """Return an injection: the fault, an action of HostFactory, and then so many seconds of the loop's time."""
+    """Return a function that sets the fault, lets HostFactory act, and then advances loop time by ``seconds``."""
 
     def inject(site: Site) -> None:
         site.strike(fault)
@@ -192,7 +194,7 @@ def return_all(site: Site, place: str) -> None:
 
 
 def process(chance: random.Random) -> Incident:
-    """Return an incident after a request: a stopped loop, a held lock, or a silent HostFactory."""
+    """Return an incident that begins after a request: a stopped loop, a held lock, or a silent HostFactory."""
     machines, hours = chance.randint(1, 9), chance.randint(1, 30)
     one = chance.choice([one for one in INCIDENTS if one.inject in PROCESSES])
 
@@ -207,8 +209,8 @@ def process(chance: random.Random) -> Incident:
 
 
 def listed(chance: random.Random) -> Incident:
-    """Return an incident of the table, with another number of machines at its start. Choose an incident without a cap
-    or budget that would forbid this number."""
+    """Return an incident of the drill's table, with another number of machines at its start. Choose an incident without
+    a cap or budget that would forbid this number."""
     own = [(one, {*one.settings, *chain.from_iterable(one.pools.values())}) for one in INCIDENTS]
     one = chance.choice([one for one, names in own if not names & {"budget", "max_machines_total"}])
     return replace(one, begin=chance.randint(8, 12))
@@ -221,7 +223,7 @@ KINDS: Sequence[Draw] = (
 
 
 def draw(seed: int, count: int) -> list[Incident]:
-    """Return incidents of all kinds in turn; those that the table lacks are not drawn again."""
+    """Return ``count`` incidents, of all kinds in turn. Leave out incidents that are known to fail."""
     chance = random.Random(seed)
     drawn = (KINDS[number % len(KINDS)](chance) for number in range(10 * count))
     return [one for one in drawn if one.name not in LACKS][:count]

@@ -29,14 +29,14 @@ OPERATOR = "OperatorNeeded"
 
 
 def age(paths: Iterable[Path], seconds: float) -> None:
-    """Make files older by so many seconds."""
+    """Set the modification times of files back by ``seconds``."""
     then = time.time() - seconds
     for path in paths:
         os.utime(path, (then, then))
 
 
 def struck(*faults: Fault, ask: str = "Pod", machines: int = 4) -> Callable[[Site], None]:
-    """Return an injection: the faults, then a request."""
+    """Return a function that sets the faults and then requests machines."""
 
     def inject(site: Site) -> None:
         site.strike(*faults)
@@ -71,14 +71,14 @@ HOLDER = (
 
 
 def gone(site: Site) -> None:
-    """Let a loop end as by a kill."""
+    """Replace the loop by a process that ends without signing off, as a loop does that is killed."""
     site.stop_loop()
     site.process(HOLDER.format(path=str(site.work), then="import os; os._exit(9)")).wait()
     age([site.work / "heartbeat"], 100.0)
 
 
 def hangs(site: Site) -> None:
-    """Let a loop hold its lock and stay idle."""
+    """Replace the loop by a process that holds the loop's lock and does nothing."""
     site.stop_loop()
     site.process(HOLDER.format(path=str(site.work), then="time.sleep(600)"))
     age([site.work / "heartbeat", Path(site.state.loop_lock.path)], 100.0)
@@ -91,13 +91,13 @@ KEEPER = (
 
 
 def stopped_script(site: Site) -> None:
-    """Let a process hold the lock of intent.json, as a stopped script does."""
+    """Let a process hold the lock of intent.json, as a script does that was stopped by SIGSTOP."""
     site.process(KEEPER.format(lock=f"DataLock({site.state.intent.lock_path!r})", then=""))
 
 
 def stopped_waiter(site: Site) -> None:
-    """Let a process block the queue for the lock of intent.json. A script that is stopped while it waits does the
-    same."""
+    """Let a process block the queue for the lock of intent.json. A script has the same effect if it is stopped by
+    SIGSTOP while it waits."""
     path = f"{site.state.intent.lock_path}.turn"
     site.process(KEEPER.format(lock=f"LockFile({path!r})", then="lock.sign(identity());"))
     age([Path(path)], 30.0)
@@ -110,7 +110,7 @@ def broken_scripts(site: Site) -> None:
 
 
 def silent_hostfactory(site: Site, hours: float = 2) -> None:
-    """Let HostFactory have called last so long ago."""
+    """Let HostFactory's last call be ``hours`` old."""
     site.call("getReturnRequests", {"machines": []})
     age([one for one in site.work.rglob("*") if one.is_file() and one.name != "heartbeat"], hours * HOUR)
 
@@ -124,7 +124,7 @@ WEBHOOK = 'admission webhook "policy.bank.example" denied the request: no spot p
 
 
 def identity_conflict(site: Site) -> None:
-    """Let the loop run for a minute. Then a second provisioner of the same id makes many machines."""
+    """Let the loop run for a minute. Then let a second provisioner with the same id create many machines."""
     site.during(loop_time()).go_on(60.0)
     directory = site.work.with_name("second")
     other = site.during(Site(directory, settings={}, pools={}))
@@ -135,7 +135,7 @@ def identity_conflict(site: Site) -> None:
 
 
 def orphans(site: Site) -> None:
-    """Let an old copy of the whole directory take the place of the newer one."""
+    """Replace the state directory by an older copy, which lacks the newest request."""
     site.stop_loop()
     saved = {path: path.read_bytes() for path in site.work.iterdir() if path.is_file()}
     site.start_loop()
@@ -152,7 +152,7 @@ def cap_below(site: Site) -> None:
 
 
 def deleted_by_others(site: Site) -> None:
-    """Delete the group's instances as an autoscaler does."""
+    """Let the group's instances be deleted, as an autoscaler would delete them."""
     site.strike(Fault("deleted", params={"seconds": 1.0}))
     site.request("Vm", 8)
 
@@ -164,7 +164,7 @@ def stopped_by_others(site: Site) -> None:
 
 
 def vanished(site: Site) -> None:
-    """Take all pods away without a trace while no watch runs, as a restored cluster does."""
+    """Remove all pods without an event while no loop watches, as if the cluster was restored from an older backup."""
     site.stop_loop()
     store = site.simulator.cloud.cluster.pods
     names = site.pods()
@@ -173,7 +173,7 @@ def vanished(site: Site) -> None:
 
 
 def spot_wave(site: Site) -> None:
-    """Take back the nodes of Spot pods."""
+    """Take back the nodes of Spot pods, as Google does."""
     others = site.pods()
     site.stop_loop()
     site.write_pod(SPEC | {"nodeSelector": {"cloud.google.com/gke-spot": "true"}})
@@ -207,12 +207,12 @@ def four_cores(site: Site) -> None:
 
 
 def template_lost(site: Site) -> None:
-    """Leave a template out of the loop's file that HostFactory requests."""
+    """Request machines of a template that the loop's templates file does not have."""
     add_request(site.state, "Lost", 2, created_wall=time.time())
 
 
 def hold(*words: str) -> Callable[[Site], None]:
-    """Return an injection: an operator's hold, then a request."""
+    """Return a function that sets an operator's hold and then requests machines."""
 
     def inject(site: Site) -> None:
         assert run([words[0], "--state-dir", str(site.work), *words[1:]]) == 0
@@ -247,7 +247,7 @@ def full_disk(site: Site) -> None:
 
 
 def late(site: Site) -> None:
-    """Let boot deadlines pass while machines boot."""
+    """Let pods boot for longer than their boot deadline."""
     site.strike(Fault("slow_start", params={"seconds": 600}))
     ahead = site.during(loop_time())
     site.request("Pod", 4)
@@ -256,7 +256,7 @@ def late(site: Site) -> None:
 
 
 def late_down(site: Site) -> None:
-    """Let pods be not ready for a quarter of an hour."""
+    """Let pods run for more than ten minutes of loop time without being ready."""
     site.strike(Fault("never_ready"))
     ahead = site.during(loop_time())
     site.request("Pod", 4)
@@ -270,7 +270,7 @@ def no_json(site: Site) -> None:
 
 
 def stuck(site: Site) -> None:
-    """Let returned pods stay."""
+    """Let pods continue to exist after they were returned and deleted."""
     site.strike(Fault("stuck", "grid"))
     ahead = site.during(loop_time())
     site.return_machines(*site.pods())

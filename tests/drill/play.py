@@ -1,8 +1,9 @@
-"""The play of an incident. The play makes the incident's condition. Then it judges the first screen and the alerts as
-an operator would.
+"""Play incidents. Each play makes the incident's condition. Then it judges the first screen and the alerts as an
+operator would.
 
 An operator knows only that HostFactory's users get too few machines. The first screen has to name the cause and the
-right step. It must not offer a step that makes things worse. Its exit code is 1 if an operator has to act.
+right step. It must not offer a step that makes things worse. The exit code of ``provisioner status`` is 1 if an
+operator has to act.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class Seen:
-    """The outputs of an incident that an operator has seen."""
+    """The outputs that an operator sees during an incident."""
 
     code: int
     screen: str
@@ -79,14 +80,14 @@ class Seen:
         ]
 
     def wrong_steps(self, incident: Incident) -> list[str]:
-        """Return the wrong step that the first screen offers."""
+        """Return a text about the wrong step that the first screen offers. If it offers none, return an empty list."""
         offered = re.search(incident.wrong, self.screen) if incident.wrong else None
         return [f"a wrong step is offered: {offered[0]}"] if offered else []
 
 
 def play(incident: Incident, directory: Path) -> Seen:
-    """Play one incident. Return the first screen that named it, with the metrics of that time. If no screen named it,
-    return the last screen."""
+    """Play one incident until the first screen has no mistakes, or until time is up. Return the last screen, and the
+    metrics of that time."""
     with Site(directory, settings=incident.settings, pools=incident.pools) as site:
         site.start_loop()
         if incident.begin:
@@ -115,7 +116,7 @@ def play(incident: Incident, directory: Path) -> Seen:
 
 
 def firing(seen: Sequence[Seen]) -> list[tuple[set[str], set[str]]]:
-    """Return two sets of firing alerts for each incident: before its condition, and two minutes after it began."""
+    """Return two sets of firing alerts for each incident: just before the incident begins, and two minutes later."""
     names = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     moments = (BEFORE - EVERY, BEFORE + RINGS)
     tests = [
@@ -160,7 +161,8 @@ def firing(seen: Sequence[Seen]) -> list[tuple[set[str], set[str]]]:
 
 
 def _series(seen: Seen) -> list[dict[str, str]]:
-    """Return the series of one loop: as before until the condition begins, and as after from then on."""
+    """Return the series of one loop in promtool's notation. Until the incident begins, they have the values from before
+    the incident. From then on, they have the latest values."""
     until_then, since = BEFORE // EVERY, RINGS // EVERY
     alive = bool(seen.after)
     labels = 'job="provisioner", instance="host"'
@@ -179,8 +181,8 @@ def _series(seen: Seen) -> list[dict[str, str]]:
 
 
 def _steady(name: str, value: float | None, scraped: float, *, at: int, steps: int, grows: bool) -> str:
-    """Return promtool's notation of a value from second ``at`` on. The value stays, but a time or a count of cycles may
-    grow."""
+    """Return promtool's notation of a value that begins at second ``at``. The value stays the same. With ``grows``, a
+    time or a number of cycles grows."""
     if value != value:
         value = None  # a gauge without a value fires as little as a missing one
     if value is None:

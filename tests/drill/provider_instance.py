@@ -38,7 +38,8 @@ Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Site(Instance):
-    """A provider instance that no other test touches. A context manager: loop, cloud and processes end with it."""
+    """A provider instance for one test, as a context manager. At the end of the context, its loop, its cloud and its
+    processes end."""
 
     def __init__(self, directory: Path, *, settings: Mapping[str, Any], pools: Mapping[str, Mapping[str, Any]]) -> None:
         self._end = ExitStack()
@@ -73,7 +74,7 @@ class Site(Instance):
     # --- files --------------------------------------------------------------------------------------------------------
 
     def configure(self, **settings: object) -> None:
-        """Replace provisioner.yaml at once by the site's settings and these."""
+        """Replace provisioner.yaml in one step. Its content is the site's settings, changed by ``settings``."""
         aside = self.conf / "provisioner.new"
         aside.write_text(yaml.safe_dump(self.settings | settings))
         aside.replace(self.conf / "provisioner.yaml")
@@ -84,7 +85,7 @@ class Site(Instance):
         self.configure(pools={**bodies, pool: {**bodies[pool], **settings}})
 
     def write_pod(self, spec: Mapping[str, Any]) -> None:
-        """Replace the pod spec at once."""
+        """Replace the pod spec in one step."""
         aside = self.conf / "pod.new"
         aside.write_text(yaml.safe_dump(spec))
         aside.replace(self.conf / "pod.yaml")
@@ -92,18 +93,18 @@ class Site(Instance):
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def strike(self, *faults: Fault) -> None:
-        """Set these faults alone from now on."""
+        """Replace all faults by these."""
         self.simulator.impose(faults)
 
     def kubernetes(self, verb: str, path: str = "", **body: Any) -> Any:
-        """Call the cluster's API on the pods of the namespace, as another program would do."""
+        """Call the API server about the namespace's pods, as another program would."""
         url = f"{self.simulator.kubernetes}/api/v1/namespaces/grid/pods{path}"
         response = requests.request(verb, url, json=body or None, timeout=10 * PATIENCE)
         response.raise_for_status()
         return response.json()
 
     def process(self, code: str) -> subprocess.Popen[str]:
-        """Start a Python process that prints a line when it is ready; it ends with the site."""
+        """Start a Python process, and wait until it prints a line. The process is killed when the site ends."""
         made = subprocess.Popen(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE,
@@ -119,11 +120,11 @@ class Site(Instance):
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """Return the variables that lead a loop to this cloud."""
+        """Return the environment variables with which a loop uses this cloud."""
         return {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
 
     def run_service(self, service: Service) -> None:
-        """Run this loop in the place of the site's own, which has ended."""
+        """Run this service as the site's loop. The previous loop has ended."""
         self._service = service
         self._thread = threading.Thread(target=service.run, name="loop")
         self._thread.start()
@@ -143,7 +144,7 @@ class Site(Instance):
             return ""
 
     def during(self, context: Any) -> Any:
-        """Enter a context until the site ends."""
+        """Enter a context, which is left when the site ends."""
         return self._end.enter_context(context)
 
     # --- what operators see -------------------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class Site(Instance):
         return code, re.sub(r"\n {6,}", " ", screen)  # a long line goes on further to the right
 
     def scrape(self) -> Samples:
-        """Return what Prometheus scrapes now; empty without a loop."""
+        """Return the metrics as Prometheus would scrape them now. Return no metrics if no loop runs."""
         if self._service is None:
             return {}
         text = until(self._scraped, 20, what="the loop's server answers")

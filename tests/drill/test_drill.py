@@ -22,7 +22,7 @@ ALERTS = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Play:
-    """Return a function that plays an incident once."""
+    """Return a function that returns the outputs of an incident. It plays each incident only once."""
 
     @cache
     def once(number: int) -> Seen:
@@ -37,7 +37,8 @@ def test_every_incident_has_its_name_and_there_are_36_kinds() -> None:
 
 
 def each(lacks: Container[str]) -> list[object]:
-    """Return the numbers of all incidents; those in ``lacks`` are known to fail."""
+    """Return the numbers of all incidents as test parameters. The test is expected to fail for the incidents in
+    ``lacks``."""
     return [
         pytest.param(number, id=one.name, marks=[pytest.mark.xfail(strict=True)] if one.name in lacks else [])
         for number, one in enumerate(INCIDENTS)
@@ -65,7 +66,7 @@ DRAWN = 24
 def test_status_alone_finds_95_of_100_drawn_incidents_and_never_offers_a_wrong_step(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Print a table of incidents that DRILL_SEED draws."""
+    """Draw the incidents by the seed DRILL_SEED, and print a table of them."""
     rows = []
     for incident in draw(SEED, DRAWN):
         seen = play(incident, tmp_path_factory.mktemp("drawn"))

@@ -48,7 +48,8 @@ class Gate:
         LOGS.mkdir(parents=True)
 
     def run(self) -> None:
-        """Run the selected stages in order, ``IN_THE_BACKGROUND`` beside those of ``BESIDE``."""
+        """Run the selected stages in order. The stages in ``IN_THE_BACKGROUND`` run at the same time as those in
+        ``BESIDE``."""
         chosen = [stage for stage in STAGES if stage.name in self.selection.run]
         self._build([stage.name for stage in chosen])
         background = [stage for stage in chosen if stage.name in IN_THE_BACKGROUND]
@@ -112,7 +113,7 @@ class Gate:
         _say(f"--- {stage.name}: {'passed' if result.is_green else 'FAILED'} in {result.seconds:.0f} s")
 
     def is_green(self) -> bool:
-        """Return whether each selected stage ran and passed."""
+        """Return True if each selected stage ran and passed."""
         return all(name in self.results and self.results[name].is_green for name in self.selection.run)
 
     def print_summary(self) -> None:
@@ -143,8 +144,8 @@ class Gate:
 
 
 def recorded() -> tuple[Sequence[str] | None, set[str], str]:
-    """Return the files changed since the recorded run, and the stages that passed in it. The third value is the reason
-    why the record is unusable, or empty."""
+    """Return the files that were changed since the recorded run, and the stages that passed in that run. The third
+    value is the reason why the record is unusable; empty if it is usable."""
     try:
         record = json.loads(RECORD.read_text())
         commit, stages = record["commit"], record["stages"]

@@ -64,7 +64,8 @@ class Result:
 
 
 def read(result: Result, report: Path, again: Path, *, require_all: bool) -> Result:
-    """Add to ``result`` the counts of a JUnit report and the tests run again; an unexpected skip makes it red."""
+    """Add the results of a stage's tests to ``result``. ``report``: a JUnit report. ``again``: the file about tests
+    that passed only when run again. A skip for an unexpected reason makes the result red."""
     accepted = UNAVOIDABLE if require_all else UNAVOIDABLE | UNAVAILABLE
     for case in ElementTree.parse(report).iter("testcase"):
         skip = case.find("skipped")
@@ -86,5 +87,6 @@ def read(result: Result, report: Path, again: Path, *, require_all: bool) -> Res
 
 
 def requires_all() -> bool:
-    """Return True if a skip for a missing program fails the run. Only programs that a machine can have count."""
+    """Return True if a test that is skipped because a program is missing makes the run red. Programs that no machine
+    can have make no run red."""
     return os.environ.get("REQUIRE_ALL") == "1"

@@ -1,7 +1,5 @@
-"""Name the stages of the gate, and select those whose inputs a change touches.
-
-Pure, but for reading the tree: no process, no clock.
-"""
+"""Name the stages of the gate, and select the stages whose inputs a change touches. The functions read the files of the
+repository. They start no process and read no clock."""
 
 from __future__ import annotations
 

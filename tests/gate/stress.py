@@ -15,7 +15,7 @@ BUSY = "while True: pass"
 
 @contextmanager
 def load() -> Iterator[None]:
-    """Occupy each processor twice, so that a test gets a third of one."""
+    """Run two busy processes for each processor, so that a test gets a third of a processor."""
     processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2 * len(os.sched_getaffinity(0)))]
     try:
         yield
@@ -26,7 +26,7 @@ def load() -> Iterator[None]:
 
 
 def main(times: int, tests: list[str]) -> int:
-    """Print the output of each run that fails and how many did; return 1 if any failed."""
+    """Print the output of each run that fails, and the number of failed runs. Return 1 if a run failed."""
     failed = 0
     with load():
         for number in range(1, times + 1):

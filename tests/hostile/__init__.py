@@ -1,1 +1,2 @@
-"""Attacks on what the loop lets in from outside: each ends in time, in little memory, and with a sentence."""
+"""Attacks on the loop's server, and hostile input from clouds, files and HostFactory. The loop must survive each with
+limited time and memory, and must report it in a sentence."""

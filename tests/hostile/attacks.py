@@ -32,14 +32,15 @@ class Target:
 
     @contextmanager
     def closed(self, line: Line) -> Iterator[Line]:
-        """Yield the connection, which is closed at the end without a word."""
+        """Yield the connection. At the end, abort it without telling the other side."""
         try:
             yield line
         finally:
             line.writer.transport.abort()
 
     async def connect(self, *, plain: bool = False, receive: int = 0) -> Line:
-        """Return a connection; ``plain`` begins no TLS, ``receive`` is the size of its receive buffer."""
+        """Return a new connection. ``plain``: use no TLS. ``receive``: the size of the receive buffer in bytes; 0 for
+        the usual size."""
         line = socket.socket()
         line.setblocking(False)
         if receive:
@@ -55,13 +56,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Line:
-    """Both directions of a connection."""
+    """A connection, with the streams of both directions."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def send(self, data: bytes) -> None:
-        """Send, and wait while the other side takes no more."""
+        """Send data. Wait if the other side does not read it."""
         self.writer.write(data)
         await self.writer.drain()
 

@@ -1,4 +1,4 @@
-"""The cost of an attack to the process that is attacked: descriptors, memory, and the wait for its probes."""
+"""The cost of an attack to the attacked process: its descriptors, its memory, and the time until it answers probes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY = 0.25
 
 @dataclass
 class Damage:
-    """The cost so far."""
+    """The cost of an attack so far."""
 
     descriptors: int = 0
     """The most that were open."""
@@ -66,7 +66,8 @@ def probe(port: int, tls: bool, path: str = "/readyz") -> int:
 
 @contextmanager
 def attacked(name: str, connections: int, pid: int, port: int, *, tls: bool = False) -> Iterator[Damage]:
-    """Attack a server from another process, and yield the damage so far to the server's process."""
+    """Attack a server from another process. Yield the cost to the server's process, which is updated during the
+    attack."""
     damage, ended = Damage(), threading.Event()
     start_mebibytes, used = mebibytes(pid, "VmRSS"), cpu_seconds(pid)
 

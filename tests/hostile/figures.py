@@ -1,4 +1,5 @@
-"""The table of attacks after a run of the slow tests: the cost of each before it had bounds, the limits, the cost."""
+"""A table of the attacks, printed after a run of the slow tests. It shows the cost of each attack, its limits, and its
+cost when the loop had no limits yet."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def attack_table(reports: Iterable[Any]) -> str:
 
 
 def show(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table of a run that attacked something."""
+    """Print the table, unless the run had no attack."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
     for line in attack_table(report for report in reports if report.when == "call").splitlines():
         terminalreporter.write_line(line)

@@ -1,4 +1,4 @@
-"""Documents that are almost right. HOSTILE_EXAMPLES sets how many each reader is given."""
+"""Documents that are almost right. HOSTILE_EXAMPLES sets the number of documents for each reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 
 def fuzzed(examples: int) -> settings:
-    """Give the reader so many documents, or HOSTILE_EXAMPLES."""
+    """Return settings by which a test gets ``examples`` documents, or HOSTILE_EXAMPLES documents if that is set."""
     return settings(
         max_examples=int(os.environ.get("HOSTILE_EXAMPLES", examples)),
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -52,7 +52,8 @@ def mutated(document: Any, chance: random.Random) -> Any:
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """Return the bytes, altered: as ``mutated`` alters JSON, or by a part that is cut out, overwritten or doubled."""
+    """Return changed bytes. JSON is changed as in ``mutated``. In other bytes, and in some JSON, a part is cut out,
+    overwritten or doubled."""
     if chance.randrange(3):
         try:
             return json.dumps(mutated(json.loads(content), chance)).encode()

@@ -1,4 +1,5 @@
-"""Attacks on the HTTP server of a loop: it keeps descriptors and memory, answers probes, and carries out a request."""
+"""Attacks on the HTTP server of a loop. During an attack, the loop must have free descriptors and memory, answer
+probes, and carry out a request."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ pytestmark = pytest.mark.slow
 
 
 class Victim(Playground):
-    """A loop whose process may open as many files as on most systems; by TLS if there is a certificate."""
+    """A loop whose process may open only as many files as on most systems. Its server uses TLS if there is a
+    certificate."""
 
     pid = 0
 

@@ -187,7 +187,7 @@ def test_a_redirect_is_not_followed(tmp_path: Path, make: Any, call: Any) -> Non
 
 
 def test_a_list_of_500_pods_of_20_kb_each_is_taken(tmp_path: Path) -> None:
-    """Send half of the permitted bytes, with as many values as such pods can have."""
+    """The list has half of the permitted bytes, and as many values as such pods can have."""
     fields = {f"f:field-{number}": {"f:value": {}, ".": {}} for number in range(490)}
     entry = {"manager": "kubelet", "fieldsV1": fields}
     pods = [{"metadata": {"name": f"x-{n}", "uid": f"{n}", "managedFields": [entry]}} for n in range(500)]
@@ -241,7 +241,7 @@ def test_a_proxy_that_drips_ends_with_the_time_of_the_call(call: Any) -> None:
 
 
 def pages(document: dict[str, Any], part: str, key: str) -> Callable[[], Iterator[bytes]]:
-    """Yield a list each page of which names another one."""
+    """Return a function whose responses are pages of an endless list: each page names a further page."""
     numbers = count()
 
     def answer() -> Iterator[bytes]:
@@ -269,7 +269,7 @@ def test_a_list_of_an_api_server_has_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class HeavyList:
-    """A list whose pages may hold ``fits`` objects: with more they are too large."""
+    """A cloud with a list. Pages with more than ``fits`` objects are too large."""
 
     def __init__(self, total: int, fits: int) -> None:
         self._total, self._fits = total, fits
@@ -605,7 +605,7 @@ def test_sigterm_ends_a_loop_that_hangs_in(tmp_path: Path, cloud: Any, hang: str
 
 
 def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:
-    """A pool or session that is made otherwise has none: only the module of connections makes them."""
+    """Only the module of connections may make pools and sessions, because only there they get a bound."""
     makers = re.compile(r"\b(requests\.Session\(|PoolManager\(|HTTPAdapter\(|urlopen\(\s*[\"']http)")
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

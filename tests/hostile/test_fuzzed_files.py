@@ -1,4 +1,5 @@
-"""Documents, files and dumps that are almost right: each is taken, or refused in words, and what is refused stays."""
+"""Documents, files and dumps that are almost right. Each is either accepted, or refused with a sentence and left
+unchanged."""
 
 from __future__ import annotations
 
@@ -44,13 +45,13 @@ pytestmark = pytest.mark.usefixtures("quick_disk")
 
 @pytest.fixture
 def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync no file, and let caches catch up at once."""
+    """Make the tests fast: do not sync files, and do not wait for caches."""
     monkeypatch.setattr(os, "fsync", os.fstat)
     monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
 def refusal(act: Callable[[], object], *errors: type[Exception]) -> str:
-    """Return the message of an error that a reader may raise; empty if it raised none."""
+    """Return the message if ``act`` raises one of these errors. If it raises no error, return an empty text."""
     try:
         act()
     except errors as error:
@@ -188,7 +189,7 @@ _DUMPS: list[bytes] = []
 
 
 def dumped(state: StateDir) -> bytes:
-    """Return a dump of the golden directory, made once."""
+    """Return a dump of the golden directory. The dump is made only once."""
     if not _DUMPS:
         _DUMPS.append(take_dump(state)[1])
     return _DUMPS[0]
@@ -213,6 +214,6 @@ def test_a_configuration_is_taken_or_refused_with_each_mistake(tmp_path: Path, f
 
 
 def limits(path: Path) -> object:
-    """Return all that is made of the files when a loop or a command reads them."""
+    """Read the files as a loop or a command does. Return the limits and the warnings."""
     read = loader.load(path, {})
     return read.limits(), list(find_warnings(read, templates.load(path.parent, {}).templates))

@@ -1,4 +1,5 @@
-"""Responses that are almost right: whatever is wrong in one, the observation holds sound values or has failed."""
+"""Responses that are almost right. After any error in a response, the observation has only valid values, or it has
+failed."""
 
 from __future__ import annotations
 
@@ -143,7 +144,7 @@ NODES = {"kind": "PartialObjectMetadataList", "metadata": {}, "items": [{"metada
 
 
 class CannedKube(KubeApi):
-    """An API server whose responses stand here, each of them altered by ``alter``."""
+    """An API server with fixed responses. ``alter`` changes each response."""
 
     alter: Callable[[Any], Any] = staticmethod(lambda document: document)
 
@@ -166,7 +167,7 @@ def spec(tmp_path: Path) -> Path:
 def observations(
     backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """Observe unaltered documents once and altered documents twice; return the snapshots that succeeded."""
+    """Observe unchanged documents once and changed documents twice. Yield the observations that succeeded."""
     for number, change in enumerate((copy.deepcopy, changed, changed)):
         alter(change)
         with suppress(BackendError):

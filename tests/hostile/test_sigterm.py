@@ -1,4 +1,4 @@
-"""SIGTERM ends a loop in order, at whatever moment of its work it comes."""
+"""SIGTERM ends a loop in order, whatever the loop is doing at that moment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Loop:
         self._reader.start()
 
     def end(self) -> tuple[int, str]:
-        """Send SIGTERM; the exit code and all that was logged."""
+        """Send SIGTERM. Return the exit code and all logged lines."""
         self.process.send_signal(signal.SIGTERM)
         until(lambda: self.process.poll() is not None, SECONDS, what="SIGTERM ends the loop")
         self._reader.join()

@@ -1,4 +1,5 @@
-"""Words of clouds and HostFactory that a terminal would follow: none reaches a screen, a page, a log or HostFactory."""
+"""Texts of clouds and HostFactory with control characters, which a terminal would obey. No such character reaches a
+screen, a page, a log or HostFactory."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ GROUP, NAMESPACE = "words", "words"
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
-    """Yield an instance whose clouds refuse creates, and end each sentence of theirs with HOSTILE."""
+    """Yield an instance whose clouds refuse creates. Each sentence of these clouds ends with the text HOSTILE."""
     for module in (api, form, store):
         monkeypatch.setattr(module, "json", SimpleNamespace(dumps=_dumped, loads=json.loads))
     with Simulator(
@@ -73,7 +74,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Instance]:
 
 
 def _dumped(document: Any, **layout: Any) -> str:
-    """Return JSON of the document, each of whose sentences ends with HOSTILE."""
+    """Return the document as JSON. Each of its sentences ends with the text HOSTILE."""
     return json.dumps(_hostile(document), **layout)
 
 
@@ -87,7 +88,7 @@ def _hostile(part: Any) -> Any:
 
 
 def typed(site: Instance, *words: str) -> str:
-    """Return all that a command prints, on both streams."""
+    """Run a command, and return its output and its error output."""
     clouds = {"KUBECONFIG": str(site.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": site.simulator.compute}
     done = subprocess.run(
         [sys.executable, "-m", "provisioner", *words],
@@ -152,7 +153,7 @@ def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
 
 
 def test_rich_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
-    """As ``status --watch``: a terminal whose reader waits until the screen has been drawn."""
+    """Run ``status --watch`` on a terminal, and read until the screen has been drawn."""
     hf = HostFactory(tmp_path)
     (hf.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
     pools = {"gke-main": {"kind": "gke", "namespace": "words", "pod_spec": "pod.yaml"}}
