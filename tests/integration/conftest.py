@@ -23,7 +23,7 @@ def shared() -> Iterator[Simulator]:
 
 @pytest.fixture
 def simulator(shared: Simulator) -> Simulator:
-    """Return the simulator, empty, quick and without faults."""
+    """Return the module's simulator after a reset: without objects, with short times and without faults."""
     shared.reset()
     impose(shared)
     return shared

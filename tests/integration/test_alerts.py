@@ -48,7 +48,8 @@ def rules() -> list[dict[str, Any]]:
 
 @dataclass
 class Process:
-    """A process as Prometheus sees it, in steps of a scrape: until ``FELL``, and from then on."""
+    """A process as Prometheus sees it. Each field has two words for ``steps``: the values before ``FELL``, and the
+    values from then on."""
 
     instance: str
     provisioner: str
@@ -70,7 +71,8 @@ class Process:
 
 
 def steps(words: str) -> str:
-    """Return values before and after ``FELL``: a number, rising (+), as it was (=), ended (stale), or lost (_)."""
+    """Return promtool's notation of the values before and after ``FELL``. Each word is a number, or ``+`` (rising),
+    ``=`` (unchanged), ``stale`` (ended) or ``_`` (missing)."""
     before, after = words.split()
     first, rest = FELL // EVERY, (END - FELL) // EVERY
     top = 3 * first
@@ -104,7 +106,8 @@ Firing = Mapping[str, Sequence[Mapping[str, str]]]
 def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]) -> dict[str, Any]:
     """Return a test for promtool.
 
-    ``expected`` are labels of the alerts that fire, by second and name; no other one fires.
+    ``expected``: the labels of the alerts that fire, by second and by name of the alert. All other alerts must not
+    fire.
     """
     asked = [
         {
@@ -120,7 +123,7 @@ def case(name: str, processes: Iterable[Process], expected: Mapping[int, Firing]
 
 
 def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
-    """Check that each case comes out as expected."""
+    """Run the cases by promtool, and check that all pass."""
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "plain", "rules": PLAIN}]}))
     file, about = tmp_path / "test.yml", {"rule_files": ["rules.yml"], "evaluation_interval": f"{EVERY}s"}
     file.write_text(yaml.safe_dump({**about, "tests": list(cases)}))
@@ -131,7 +134,8 @@ def judge(tmp_path: Path, *cases: Mapping[str, Any]) -> None:
 
 
 def unlucky(which: int, count: int, fate: str) -> dict[str, Any]:
-    """Return the case in which one of so many loops does not work. The others work, and each of them has a standby."""
+    """Return a case in which one of ``count`` loops does not work. The other loops work, and each of them has a
+    standby."""
     lost = Process("host-lost", f"grid-{which}", **FATES[fate])
     works = [Process(f"host-{n}", f"grid-{n}") for n in range(count) if n != which]
     standbys = [standby(one.provisioner, f"{one.instance}-standby") for one in works]
@@ -223,7 +227,7 @@ def test_all_that_a_process_exports_while_it_stands_by_for_an_hour_fires_nothing
 
 
 def sections() -> dict[str, str]:
-    """Return the text of the page about each alert."""
+    """Return the section of the page about each alert, by the alert's name."""
     parts = re.split(r"(?m)^## (.+)\n", PAGE.read_text())
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

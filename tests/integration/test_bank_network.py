@@ -61,7 +61,8 @@ Answer = Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
 class Served(BaseHTTPRequestHandler):
-    """Answers with JSON; a document of an ``error`` has the error's code."""
+    """A handler that responds with JSON. If the document has an ``error``, the status of the response is the error's
+    code."""
 
     answer: Answer
 
@@ -156,7 +157,7 @@ class Bank:
         return subprocess.CompletedProcess(arguments, process.returncode, *output)
 
     def looped(self, over: Callable[[], object], *arguments: str, **environment: str) -> str:
-        """Run the loop until ``over()``, and return its output."""
+        """Run the loop until ``over()`` returns a true value. Return the loop's output."""
         with self.start_process(*arguments, "run", "--listen", "127.0.0.1:0", **environment) as process:
             try:
                 until(over, 60, what="what the loop has to do")
@@ -170,12 +171,13 @@ class Bank:
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
     def is_the_account(self) -> None:
-        """Name an account in the federation's configuration."""
+        """Add the service account to the federation's configuration, so that the loop acts as this account."""
         self.federation(service_account_impersonation_url=f"https://{IAM}{GENERATE}")
 
     @contextmanager
     def as_the_account(self, answer: Answer) -> Iterator[None]:
-        """Name an account in the federation's configuration, and serve this answer as Google's IAM."""
+        """Add the service account to the federation's configuration. Serve ``answer`` as Google's IAM during the
+        context."""
         self.is_the_account()
         with served(answer) as server:
             self.proxy.targets[IAM] = (("127.0.0.1", server.server_address[1]), self.authority.context(IAM))
@@ -265,7 +267,7 @@ def bank(network: tuple[Proxy, Authority, set[str]], tmp_path: Path) -> Bank:
 
 
 def wrong(bank: Bank, **environment: str) -> list[str]:
-    """Return the findings, except the advice on the group's template."""
+    """Return the findings of ``check --live``, except the advice about labels of the group's template."""
     return [text for text in bank.findings(**environment) if "no labels" not in text]
 
 
@@ -297,12 +299,12 @@ def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(ban
 
 
 def section(title: str) -> str:
-    """Return a part of the page."""
+    """Return the section of the page with this title."""
     return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def federation_lines() -> list[tuple[str, ...]]:
-    """Return the gcloud lines of the page, for a project of number 1."""
+    """Return the page's gcloud lines about the federation. The project has the number 1."""
     text = section("The loop's identity without a key file").replace("\\\n", "").replace("NUMBER", "1")
     lines = re.findall(r"(?m)^    gcloud (.+)$", text.replace("PROJECT", "p").replace("SUBJECT", "hf"))
     return [tuple(shlex.split(line)) for line in lines]
@@ -310,7 +312,8 @@ def federation_lines() -> list[tuple[str, ...]]:
 
 @GCLOUD
 def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account() -> None:
-    """Check the lines by gcloud's table of commands. Each line names the objects that earlier lines make."""
+    """Check each line against gcloud's table of commands. The objects that a line names must be those that earlier
+    lines make."""
     tree, lines = gcloud_table(), federation_lines()
     assert [problem for line in lines for problem in unknown(line, tree)] == []
     enable, pool, provider, binding, written = lines
@@ -327,7 +330,7 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 @GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
-    """gcloud needs no server for it."""
+    """Run the page's line. gcloud writes the configuration without calling a server."""
     bank.is_the_account()
     places = {"/run/bank/token": tmp_path / "subject", "/etc/hostfactory": tmp_path}
     text = shlex.join(federation_lines()[-1])
@@ -362,7 +365,8 @@ def test_the_pages_pools_are_pools_and_name_what_the_line_writes(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_loop_is_the_account_that_the_federation_names(bank: Bank) -> None:
-    """Use a file as `create-cred-config --service-account` writes it. No cloud gets the federation's own token."""
+    """Use a configuration like that of `create-cred-config --service-account`. The clouds must get only the account's
+    token, and not the federation's own token."""
     with bank.as_the_account(generated):
         assert wrong(bank) == []
         assert bank.proxy.hosts == {KUBE, COMPUTE, STS, IAM, PUBSUB}
@@ -383,7 +387,7 @@ def test_an_account_that_the_federation_may_not_use_is_reported_in_googles_words
 
 @pytest.mark.slow
 def test_the_issuers_token_comes_from_where_the_federation_says(bank: Bank) -> None:
-    """Let NO_PROXY contain the issuer's server. Then the proxy is not asked for the token."""
+    """NO_PROXY contains the issuer's server, so the token must be requested without the proxy."""
     del bank.settings["events"], bank.settings["pools"]["vms"]
     (bank.directory / "conf" / "tprov_templates.json").write_text(json.dumps([template("Pods", pools=["pods"])]))
     with served(lambda _path, _form: {"token": "of-the-bank"}) as server:
@@ -469,7 +473,8 @@ print(credentials.token)
 
 
 def test_the_metadata_server_is_never_asked_through_the_proxy(bank: Bank) -> None:
-    """On a VM in Google's cloud it says who we are; any proxy would be asked in our place."""
+    """The metadata server returns the identity of the VM that asks. Through a proxy, it would return the proxy's
+    identity."""
 
     def metadata(path: str, _form: dict[str, list[str]]) -> dict[str, Any]:
         return {"access_token": "of-the-vm", "expires_in": 3600, "token_type": "Bearer", "email": "vm@p", "scopes": []}

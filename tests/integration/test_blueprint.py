@@ -1,4 +1,4 @@
-"""The Cluster Toolkit blueprint: a blueprint by form, and one that the Terraform module takes."""
+"""The Cluster Toolkit blueprint. It has the toolkit's form, and the Terraform module accepts its settings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FORM: dict[str, Any] = {
 
 
 def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
-    """Return the faults in a blueprint."""
+    """Return the mistakes in a blueprint."""
     found = [error.message for error in jsonschema.Draft202012Validator(FORM).iter_errors(blueprint)]
     if found:
         return found
@@ -91,7 +91,7 @@ def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:
 
 
 def settings(blueprint: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the first module."""
+    """Return the settings of the blueprint's first module."""
     given: dict[str, Any] = blueprint["deployment_groups"][0]["modules"][0]["settings"]
     return given
 

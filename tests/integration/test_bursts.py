@@ -1,4 +1,4 @@
-"""Thousands of instances over several groups, in virtual time: all run, or HF gets the reason."""
+"""Thousands of instances in several groups, in virtual time. Either all instances run, or HF gets the reason."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def hf(tmp_path: Path) -> HostFactory:
 
 
 def checked(hf: HostFactory, *arguments: str, **environment: str) -> tuple[int, list[str], list[str]]:
-    """Return the exit code, the lines that are fine, and the lines to be fixed."""
+    """Run check_install.sh. Return the exit code, the lines that begin with "fine:", and the texts after "fix:"."""
     done = subprocess.run(
         [str(SCRIPTS / "check_install.sh"), *arguments],
         env={name: value for name, value in (hf.environment | environment).items() if value},
@@ -110,7 +110,7 @@ LOG = "demoinst-provider.master1.log"
     ],
 )
 def test_each_fault_is_named_with_its_fix(hf: HostFactory, wrong: Callable[[HostFactory], object], words: str) -> None:
-    """Looked at until it is found: the scripts are tried last."""
+    """Stop reading the findings once the fault is found. This saves time, because the check calls the scripts last."""
     wrong(hf)
     found = map(str, installation_check.check_all(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)
@@ -152,8 +152,8 @@ USER = 54321
 def found_by_user(hf: HostFactory, user: int = USER) -> list[str]:
     """Return the findings for a user who is only in group ``USER``.
 
-    A forked child finds them, because the user may be unable to read this Python's modules. The child already has all
-    modules.
+    The findings come from a forked child, because the user may be unable to read this Python's modules. A forked child
+    has already loaded all modules.
     """
     with ProcessPoolExecutor(1, get_context("fork"), initializer=become_user, initargs=(user,)) as child:
         return child.submit(checked_lines, hf.environment).result(60 * PATIENCE)
@@ -187,7 +187,8 @@ def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> N
 
 @only_root
 def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
-    """By the host's accounts, user ``nobody`` is a member of the group. This process is not a member."""
+    """The host's accounts say that user ``nobody`` is a member of the group. The process itself is not in the group, as
+    after a login before the user became a member."""
     other = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
@@ -215,7 +216,8 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_an
 def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_write(
     users_hf: HostFactory, owner: int, mode: int, word: str
 ) -> None:
-    """Let the loop be a pod. Its user is a number that the groups of this host do not know."""
+    """The loop is a pod, whose user is a number without an account on this host. So the groups of this host do not list
+    the user."""
     work = users_hf.work
     (work / "heartbeat").touch()
     (work / "heartbeat").chmod(0o660)
@@ -283,7 +285,8 @@ def test_each_file_of_root_s_is_named(users_hf: HostFactory) -> None:
 @only_root
 @pytest.mark.parametrize(("mode", "group"), [(0o750, str(USER)), (0o2750, "root")])
 def test_a_file_is_given_to_the_group_of_the_user_s_new_files(users_hf: HostFactory, mode: int, group: str) -> None:
-    """Expect the group of new files. An owner cannot give a file to a group without being a member."""
+    """The advice must name the group that the user's new files get. An owner can give a file only to a group of which
+    the owner is a member."""
     hf, intent = users_hf, users_hf.work / "intent.json"
     os.chown(hf.work, USER, 0)
     hf.work.chmod(mode)

@@ -1,4 +1,4 @@
-"""check_install.sh: how it is called, and that it names a link in the place of a file."""
+"""check_install.sh: its arguments, and its finding if a link replaces a file."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_the_provider_knows_every_argument_and_every_name_leads_somewhere(module
 
 @EACH
 def test_a_module_has_the_form_that_the_toolkit_asks_for(module: Path) -> None:
-    """Its label-check.py: labels name the module and its kind, and no resource takes labels without these."""
+    """The toolkit's label-check.py requires labels that name the module and its kind, on every resource with labels."""
     text = (module / "main.tf").read_text()
     labels = f'labels = merge(var.labels, {{ ghpc_module = "{module.name}", ghpc_role = "{module.parent.name}" }})'
     assert text.count(labels) == 1
@@ -152,7 +152,8 @@ def test_terraform_accepts_a_module_and_its_tests_pass(module: Path, tmp_path: P
 
 
 def test_a_group_does_nothing_by_itself() -> None:
-    """Expect that no deploy resizes a running grid. The group's policies equal those of the other Terraform module."""
+    """The group has no target size, so that a deployment does not resize a running grid. Its policies must equal those
+    of the other Terraform module."""
     groups = (
         Module(MODULES[0]).of("google_compute_instance_group_manager"),
         Module(ROOT / "deploy" / "terraform").of("google_compute_instance_group_manager"),
@@ -186,7 +187,7 @@ def test_a_blueprint_gives_our_modules_what_they_take(blueprint: Path) -> None:
 
 @EACH_BLUEPRINT
 def test_machines_join_the_master_by_the_name_that_the_toolkit_gives_it(blueprint: Path) -> None:
-    """Its module vm-instance puts the deployment's name before name_prefix if asked, and a number behind it."""
+    """The toolkit's module vm-instance builds a name from the deployment's name, ``name_prefix`` and a number."""
     master = settings_of(blueprint, "vm-instance", dict.fromkeys(expressions(blueprint), "known"))
     assert master["add_deployment_name_before_prefix"] is True
     given = variables(blueprint)
@@ -277,7 +278,7 @@ def test_gcluster_makes_a_deployment_of_a_blueprint(blueprint: Path, tmp_path: P
 
 @REAL
 def test_gcluster_makes_a_deployment_of_the_whole_grid_s_blueprint_and_terraform_takes_it(tmp_path: Path) -> None:
-    """The files that it stages are there where the deployment reads them."""
+    """The files that gcluster copies into the deployment must be where the deployment reads them."""
     made = deployment(copied(tmp_path) / "blueprint" / "hostfactory.yaml", tmp_path / "out")
     primary = made / "primary"
     for name in ("versions.tf", "providers.tf"):
@@ -291,26 +292,27 @@ def test_gcluster_makes_a_deployment_of_the_whole_grid_s_blueprint_and_terraform
 
 
 def fit_for_stand_in(text: str) -> str:
-    """Return a file of the toolkit that this Terraform accepts. Remove google-beta, because the blueprint does not use
-    it."""
+    """Change a file of the toolkit so that the tests' Terraform accepts it. Remove google-beta, because the blueprint
+    does not use it."""
     text = re.sub(r'(?ms)^( *)(?:provider "google-beta"|google-beta =) \{.*?^\1\}\n', "", text)
     return re.sub(r"required_version = .*", "", text)
 
 
 def expressions(blueprint: Path) -> set[str]:
-    """Return every expression of a blueprint that is no variable of its own."""
+    """Return all expressions of a blueprint, except references to the blueprint's own variables."""
     return set(re.findall(r"\$\((?!vars\.)(?:[^()]|\([^()]*\))*\)", blueprint.read_text()))
 
 
 def variables(blueprint: Path) -> dict[str, Any]:
-    """Return all settings that a blueprint gives the provisioner's module."""
+    """Return all variables of the provisioner's module that get a value from the blueprint."""
     own = yaml.safe_load(blueprint.read_text())["vars"]
     given = {**own, **settings_of(blueprint, PROVISIONER.name, KNOWN), **USED[blueprint.name], "labels": {}}
     return {name: value for name, value in given.items() if name in Module(PROVISIONER).variables}
 
 
 def fit_for_startup_script(runners: list[dict[str, str]]) -> None:
-    """Fail unless the toolkit's module startup-script accepts the runners, and its shell accepts their content."""
+    """Check that the toolkit's module startup-script would accept the runners and could pass their content to its
+    shell."""
     names = [Path(runner["destination"]).name for runner in runners]
     assert len(set(names)) == len(names), "each is an object of this name in one bucket"
     for runner in runners:

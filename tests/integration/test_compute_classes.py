@@ -44,7 +44,7 @@ def pools(manifests: list[Manifest], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def spec_of(pool: GkePool) -> dict[str, Any]:
-    """Return the content of the file of a pool's pods."""
+    """Return the content of a pool's pod spec file."""
     return dict(yaml.safe_load(pool.pod_spec.read_text()))
 
 

@@ -35,7 +35,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Manifest:
 
 
 def mounted_in(directory: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """Return the directory that a pod mounts from the printed ConfigMap."""
+    """Write the files of the printed ConfigMap into a directory, as a pod would mount them. Return the directory."""
     directory.mkdir()
     for name, text in printed(capsys)["data"].items():
         (directory / name).write_text(text)
@@ -71,7 +71,7 @@ def test_mounted_files_have_the_digest_of_the_files_here(
 
 
 def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Expect a comment that names each file that was left out."""
+    """A comment must name each file that was left out."""
     set_of_pool(conf, endpoint="https://1.2.3.4", credentials="key.json")
     with (conf / "provisioner.yaml").open("a") as file:
         file.write("server: {token_file: token}\n")
@@ -86,7 +86,7 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
 def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file without a mark may be a secret, even if the kind requires it."""
+    """A file that the kind does not mark may be a secret, even if the kind requires the file."""
     monkeypatch.syspath_prepend(install(tmp_path / "installed"))
     registry.get_kind.cache_clear()
     settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
@@ -130,7 +130,7 @@ def test_authorities_come_along(
 
 
 def set_of_pool(conf: Path, **more: str) -> None:
-    """Give the only pool more settings."""
+    """Add settings to the only pool."""
     settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
     settings["pools"]["gke-main"] |= more
     (conf / "provisioner.yaml").write_text(yaml.safe_dump(settings))

@@ -1,4 +1,5 @@
-"""The dashboards. Their code makes exactly these files, and a real Prometheus answers each of their queries."""
+"""The dashboards. Our code must generate exactly the files in the repository. A real Prometheus must accept each of
+their queries."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def panels(board: Path) -> list[Panel]:
 
 
 def expressions() -> list[str]:
-    """Return each query once, as it is asked when all is chosen."""
+    """Return each query once. Each variable of a dashboard selects all values."""
     found = [target["expr"] for board in BOARDS for panel in panels(board) for target in panel["targets"]]
     return [re.sub(r"\$\w+", ".*", expression) for expression in dict.fromkeys(found)]
 
@@ -115,7 +116,7 @@ def test_every_expression_of_the_boards_is_promql(tmp_path: Path) -> None:
 
 @pytest.fixture
 def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
-    """Yield address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
+    """Yield the address of a Prometheus that scrapes ``metrics`` every second, with our own configuration."""
     server = Server("127.0.0.1:0", metrics.registry, lambda: Health(True, True, "fine"), dict)
     server.start()
     try:

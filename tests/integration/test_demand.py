@@ -43,7 +43,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDir:
 
 
 def wish(machines: int) -> str:
-    """Let demand.yaml want so many machines of the example's first template, and return the template."""
+    """Write a demand.yaml that wants ``machines`` machines of the example's first template. Return the template."""
     conf = Path(os.environ["HF_PROVIDER_CONFDIR"])
     template = str(json.loads((conf / "demoinstprov_templates.json").read_text())["templates"][0]["templateId"])
     (conf / "demand.yaml").write_text(WISH.replace("{template}", template).replace("{machines}", str(machines)))
@@ -51,7 +51,7 @@ def wish(machines: int) -> str:
 
 
 def step(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
-    """Make one step, and return its report."""
+    """Run one step of ``provisioner demand``, and return its report."""
     capsys.readouterr()
     assert run(["demand", "--once", *options]) == 0
     return json.loads(capsys.readouterr().out)
@@ -108,7 +108,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(
 
 @pytest.fixture
 def api(site: StateDir, monkeypatch: pytest.MonkeyPatch) -> MemoryApiServer:
-    """An API server that keeps the state, and scripts in this process."""
+    """Return an API server in memory that keeps the state. The scripts run in this process, so that they can use it."""
     conf = Path(os.environ["HF_PROVIDER_CONFDIR"], "demoinstprov_config.json")
     conf.write_text(json.dumps(json.loads(conf.read_text()) | {"STATE": "kubernetes:hf"}))
     server = ObjectServer("hf", time.time)

@@ -70,7 +70,7 @@ def command(hf: Grid, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def cycles(hf: Grid) -> dict[str, float]:
-    """Return cycles by their result, as Prometheus scrapes them."""
+    """Return the number of cycles by result, as Prometheus would scrape it."""
     families = text_string_to_metric_families(requests.get(f"{hf.url}/metrics", timeout=10 * PATIENCE).text)
     samples = [sample for family in families for sample in family.samples]
     return {one.labels["result"]: one.value for one in samples if one.name == "hf_provisioner_cycles_total"}

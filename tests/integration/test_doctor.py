@@ -1,4 +1,4 @@
-"""`provisioner doctor`: every other command's answer at once, and a bundle that gives no secret away."""
+"""`provisioner doctor` prints the output of every other command, and makes a bundle without secrets."""
 
 from __future__ import annotations
 

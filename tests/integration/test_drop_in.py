@@ -1,4 +1,5 @@
-"""A site of Google's connector: its files, environment and way of calling unchanged, its machines running."""
+"""A site that used Google's connector. Its files, its environment and its command lines stay the same, and its machines
+keep running."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0
 
 
 class Moved(Instance):
-    """An instance of the two that Google's installer makes below HF_TOP."""
+    """One of the two provider instances that Google's installer makes below HF_TOP."""
 
     def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
         super().__init__(top / "unused", cloud, place, instance=instance)
@@ -76,7 +77,7 @@ class Moved(Instance):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that HF gives Google's scripts; the work directory is not among them."""
+        """Return the environment variables that HF gives Google's scripts. The work directory is not among them."""
         return {
             "HF_TOP": str(self.top),
             "HF_VERSION": "1.2",
@@ -88,13 +89,13 @@ class Moved(Instance):
         }
 
     def positional(self, name: str, document: object) -> Any:
-        """Call a script with the JSON itself as the argument, as Google's command line does."""
+        """Call a script with the JSON text as its argument, as HF calls Google's scripts."""
         answer = self.run([str(SCRIPTS / f"{name}.sh"), json.dumps(document)]).document
         check_output(name, answer)
         return answer
 
     def provisioner(self, *words: str) -> str:
-        """Return the output of the command for an operator of the site."""
+        """Run a command of ``provisioner`` as an operator of the site, and return its output."""
         clouds = {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
         environment = {**os.environ, **self.environment, **clouds, "PYTHONPATH": str(ROOT)}
         done = self.run([sys.executable, "-m", "provisioner", *words], environment=environment)
@@ -102,7 +103,7 @@ class Moved(Instance):
         return done.out
 
     def take_over(self, **settings: object) -> None:
-        """Add our file, and start the loop where theirs ran."""
+        """Add our provisioner.yaml, and start our loop in the place of Google's connector."""
         (self.conf / "provisioner.yaml").write_text(yaml.safe_dump(OURS[self.instance] | {"loop": LOOP} | settings))
         self.start_loop()
 
@@ -134,9 +135,10 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """Request our machines and return theirs. Return the names of our machines.
+    """Request new machines from our provisioner, and return the machines of Google's connector. Return the names of our
+    machines.
 
-    ``theirs``: a dict of machine name → id that HF has of the machine.
+    ``theirs``: machine name → id, as HF knows the connector's machines.
     """
     ours = names(hf.ended(hf.positional("requestMachines", _requesting(template))["requestId"]))
     assert hf.cloud() == sorted([*theirs, *ours])
@@ -202,13 +204,13 @@ printf '%s\\n' '{"requests": [], "message": "theirs"}'
 
 
 def point_at(plugins: Path, scripts: Path) -> None:
-    """Point the plug-in's scriptPath to other scripts, as the guide describes. Change no other key."""
+    """Set the plug-in's scriptPath to other scripts, as the guide describes. No other key changes."""
     entry = {"name": "gcpgce", "enabled": 1, "scriptPath": f"{scripts}/"}
     plugins.write_text(json.dumps({"version": 2, "providerplugins": [entry]}))
 
 
 def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
-    """Call a script as HostFactory does, from the directory that its registration file names."""
+    """Call a script from the directory that HostFactory's registration file names. Return its answer."""
     [plugin] = json.loads(plugins.read_text())["providerplugins"]
     hf.input.parent.mkdir(exist_ok=True)
     hf.input.write_text(json.dumps(document))
@@ -217,7 +219,8 @@ def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
 
 @pytest.mark.slow
 def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_path: Path) -> None:
-    """docs/from-googles-connector.md, in its order; HostFactory calls whatever scriptPath names."""
+    """Follow the steps of docs/from-googles-connector.md in their order. HostFactory calls the scripts to which
+    scriptPath points."""
     plugins, theirs = tmp_path / "conf" / "hostProviderPlugins.json", tmp_path / "theirs"
     for directory in (theirs, tmp_path / "db"):
         directory.mkdir()
@@ -263,5 +266,5 @@ def test_the_way_there_and_back_by_the_guide(gce: Moved, cloud: Simulator, tmp_p
 
 
 def files(*directories: Path) -> dict[Path, bytes]:
-    """Return every file below these, whole."""
+    """Return the content of every file below these directories."""
     return {file: file.read_bytes() for one in directories for file in one.rglob("*") if file.is_file()}

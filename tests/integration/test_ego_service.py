@@ -1,4 +1,5 @@
-"""The loop as an EGO service: the page's definition, run as EGO runs it, on two hosts that share a directory."""
+"""The loop as an EGO service, on two hosts that share a directory. The page's service definition is run as EGO would
+run it."""
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ LOG = "/var/log/hostfactory/loop.out"
 
 
 class ManagementHost(ScratchHost):
-    """A host with EGO's user, and our programs, installed by the page's install.sh; ``top`` is shared with others.
+    """A host with EGO's user and our programs, which install.sh installs as on the page. The hosts share the directory
+    ``top``.
 
-    ``libraries``: those that EGO's profile exports.
+    ``libraries``: the directory of libraries that EGO's profile exports.
     """
 
     def __init__(self, bundle: Path, top: Path, libraries: str) -> None:
@@ -51,12 +53,14 @@ class ManagementHost(ScratchHost):
         self.run(f"useradd --create-home egoadmin; {self._bundle}/install.sh --python {PYTHON}")
 
     def typed(self, line: str) -> str:
-        """Run a line of the page as HostFactory's user, in this user's home and with its profile. Return the output."""
+        """Run a line of the page as HostFactory's user, from the user's home and with the user's profile. Return the
+        output."""
         profile = f"export HF_TOP={self.top}\n"
         return self.run(profile + line, "runuser", "-u", "egoadmin", "--", directory="/home/egoadmin")
 
     def start_service(self) -> None:
-        """Start the definition's command as EGO does, with its variables, mask, directory, user and groups."""
+        """Start the command of the service definition as EGO does, with the definition's variables, umask, directory,
+        user and groups."""
         (given,) = ElementTree.parse(self.path("/home/egoadmin/HostFactoryProvisioner.xml")).iter(
             f"{EGO}ActivitySpecification"
         )
