@@ -1,4 +1,4 @@
-"""`provisioner doctor` prints the output of every other command, and makes a bundle without secrets."""
+"""`provisioner doctor` runs all checks, shows how to fix each problem, and makes a bundle without secrets."""
 
 from __future__ import annotations
 

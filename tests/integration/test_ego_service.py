@@ -102,11 +102,11 @@ class ManagementHost(ScratchHost):
         return answer
 
     def request(self, count: int) -> str:
-        """Return the id of a request."""
+        """Request machines, and return the id of the request."""
         return str(self.call("requestMachines", {"template": {"templateId": "T", "machineCount": count}})["requestId"])
 
     def complete(self, id_: str) -> list[str]:
-        """Return the machines of a request or return, once it is complete."""
+        """Wait until a request or return request is complete. Return the names of its machines."""
 
         def entry() -> dict[str, Any]:
             answer: dict[str, Any] = self.call("getRequestStatus", {"requests": [{"requestId": id_}]})["requests"][0]
@@ -125,8 +125,8 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.fixture
 def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ManagementHost, ...]]:
-    """Yield two hosts that share a directory with the instance's files. Both have the service definition that the page
-    makes."""
+    """Yield two hosts that share a directory with the instance's files. Both have the service definition from the
+    page."""
     with TemporaryDirectory() as directory, ExitStack() as opened:
         shared_place = Path(directory)
         shared_place.chmod(0o755)
@@ -148,7 +148,8 @@ def hosts(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def configure(top: Path, simulator: Simulator) -> None:
-    """Write the instance's files. Each loop chooses a free port, because two loops share one real host."""
+    """Write the instance's files. The loop listens on any free port, because both loops of the test run on one real
+    host."""
     conf = top / "conf" / "providers" / "gcpinst"
     conf.mkdir(parents=True)
     for place in (top / "work" / "providers" / "gcpinst", top / "log"):

@@ -1,4 +1,4 @@
-"""The readings of Events: their times and number, and that the loop works without them; on the simulated API server."""
+"""How the loop reads Events from the simulated API server: when, how often, and that it works without them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """Pods without a node, their cache, and the reader of their Events."""
+    """Pods that no node accepts, the cache of these pods, and the reader of their Events."""
 
     def __init__(self, simulator: Simulator, spec: Path, *faults: Fault, pods: int = 1, **times: float) -> None:
         self.simulator = simulator
@@ -54,7 +54,7 @@ class Bench:
         self.simulator.impose(faults, {"gke": QUICK})
 
     def waiting(self) -> frozenset[Wait]:
-        """Return the pods that wait, by an observation at all."""
+        """Observe the pods, and return those that wait."""
         for cache in self._pools:
             self._namespace.refresh(cache)
         return self.caches.waiting(0.0)
@@ -77,7 +77,7 @@ class Bench:
 
 
 def manifest(number: int) -> dict[str, Any]:
-    """Return the manifest of a pod of one pool or the other."""
+    """Return the manifest of a pod. Even numbers belong to the first pool, odd numbers to the second."""
     identity = POOLS[number % 2]
     labels = identity.labels(Create(name(number), identity.pool, "small", "abcdefghij"))
     containers = [{"name": "main", "image": "busybox"}]

@@ -1,7 +1,5 @@
-"""A Google key that is mounted from a secret and exchanged while the loop runs. Both kinds of pools use the new key.
-
-The hosts' names resolve only at the proxy, which has TLS.
-"""
+"""A Google key that is mounted from a secret and replaced while the loop runs. Both kinds of pools then use the new
+key. The hosts' names resolve only at the proxy, which has TLS."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ POOLS = ("pods", "vms")
 
 
 class TokenServer(ThreadingHTTPServer):
-    """A server that gives a token for a signature by a valid key; no token lasts until the next call."""
+    """A server that grants a token if a valid key has signed the request. Each token expires before the next call."""
 
     daemon_threads = True
 
@@ -68,7 +66,8 @@ class _Grant(BaseHTTPRequestHandler):
 
 
 class Secret:
-    """A directory as the CSI driver and the kubelet mount it: links, and all of them exchanged at once."""
+    """A directory with a key, as the CSI driver and the kubelet mount it. Its files are links, so that all of them can
+    be replaced at once."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.key_file = directory, directory / "key.json"
@@ -79,7 +78,7 @@ class Secret:
         self.key_file.symlink_to("..data/key.json")
 
     def exchange(self, id_: str) -> None:
-        """Mount a key with this id in the place of the one before."""
+        """Replace the mounted key by a key with this id."""
         account = {"type": "service_account", "client_email": "hf@p.iam", "token_uri": f"https://{TOKENS}/token"}
         (self.directory / f"..{id_}").mkdir()
         content = json.dumps({**account, "private_key_id": id_, "private_key": self._private})
@@ -89,7 +88,7 @@ class Secret:
 
 
 class Bank:
-    """HostFactory, and a loop with a pool of each kind, whose clouds want Google's tokens."""
+    """HostFactory and a loop with a pool of each kind. Their clouds require tokens of Google."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         spec = advised(project="p", zone="us-central1-a", name="hf-a")
@@ -128,7 +127,7 @@ class Bank:
         return loop
 
     def complete(self, id_: str) -> list[str]:
-        """Return the machines of a request or return once it is complete."""
+        """Wait until a request or return request is complete. Return the names of its machines."""
         until(lambda: self.hf.status(id_)["status"] == "complete", 90, what=f"{id_} is complete")
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 

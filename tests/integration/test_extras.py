@@ -1,4 +1,5 @@
-"""The installed packages are the packages in use: scripts need one, and a program that lacks more names it."""
+"""The installed packages are those that our modules import. The scripts need only one package. A program that lacks a
+package names the extra to install."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def test_a_package_that_is_absent_names_what_brings_it() -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a virtual environment with what pip installs when no extra is asked for."""
+    """Return a virtual environment with the packages that pip installs without an extra."""
     directory = tmp_path_factory.mktemp("base")
     return environment(directory / "venv", [build_ours(directory)])
 

@@ -38,7 +38,7 @@ def site(tmp_path: Path) -> Iterator[VirtualSite]:
 
 
 def names_of(answer: dict[str, Any], count: int = 3) -> list[str]:
-    """Return the machines of a request or a return that came out as HF wanted."""
+    """Check that a request or return request is complete and that all its machines succeeded. Return their names."""
     names = succeeded(answer)
     assert (answer["status"], len(names)) == (COMPLETE, count), answer
     return names
@@ -50,13 +50,13 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """Return True if HF would get the same answer today (law: a terminal answer stays)."""
+    """Return True if HF would still get the same answer. A law says that a terminal answer never changes."""
     return site.answer(answer["requestId"]) == answer
 
 
 @dataclass(frozen=True)
 class Case:
-    """HF asks for three machines while something goes wrong."""
+    """A case in which HF requests three machines while faults are in force."""
 
     name: str
     faults: tuple[Fault, ...]
@@ -215,8 +215,8 @@ def test_f9_a_name_of_a_vm_outside_is_given_up_and_the_vm_left_alone(site: Virtu
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate: Duplicate) -> None:
-    """Let Google apply the first call, and lose its response with the process. Google has forgotten the call's request
-    id."""
+    """Google applies the first call, but the process ends before the response. By the second call, Google has forgotten
+    the request id of the first."""
     switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
     with VirtualSite(tmp_path, switches=switches) as site:
         id_ = site.request(3)
@@ -334,7 +334,7 @@ def test_f13_a_machine_that_was_taken_out_of_its_group_goes_on_and_its_return_sa
 
 
 def made_again(site: VirtualSite, name: str, how: str) -> None:
-    """Replace all machines between two observations, each of which shows a running machine of this name."""
+    """Replace the machine between two observations. Both observations show a running machine with this name."""
     group, url = site.cloud.groups.mig("p", f"zones/{ZONE}", "hf-a"), f"zones/{ZONE}/instances/{name}"
     if how == "by the group":
         group.recreate([url])
@@ -506,7 +506,8 @@ def test_an_incomplete_observation_causes_no_action(site: VirtualSite, fault: Fa
 def test_f16_a_mig_that_is_missing_at_a_start_loses_no_machine_until_it_exists(
     site: VirtualSite, deleted: bool
 ) -> None:
-    """A loop that never saw the machines cannot tell if they are gone or elsewhere."""
+    """The restarted loop has never seen the machines. So it cannot know if they are gone, or if the configuration names
+    the wrong group."""
     names = names_of(site.asked(3))
     if deleted:
         site.cloud.groups.reset()
@@ -557,7 +558,7 @@ def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -
 
 
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
-    """An observation then decides which machines HF has; missing ones would count as lost, and be deleted later."""
+    """Otherwise the loop would report the machines that are missing in the list as lost, and delete them later."""
     answer = site.asked(3)
     (Path(site.hf.path) / "memory.json").unlink()
     site.restart()

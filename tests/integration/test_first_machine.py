@@ -158,7 +158,8 @@ def sections() -> list[tuple[str, str]]:
 
 
 class Walk(ScratchHost):
-    """The clone, HostFactory's host, and a cloud. The context manager ends all its processes and removes its files."""
+    """The clone, HostFactory's host, and a cloud, as a context manager. At its end, all processes end and all files are
+    removed."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -215,7 +216,8 @@ class Walk(ScratchHost):
         super().__exit__(kind, error, trace)
 
     def type(self, who: str, lines: str) -> str:
-        """Run lines in a user's terminal, whose variables and directory stay, and return the output."""
+        """Run lines in a user's terminal, and return the output. The terminal keeps its variables and its directory for
+        the next lines."""
         terminal = f'{HOME[who]}/.terminal; if [ -e "$t" ]; then . "$t"; cd "$PWD"; fi'
         words = [f"{name}={value}" for name, value in {**self._variables[who], "HOME": HOME[who]}.items()]
         user = ["setpriv", "--reuid", "egoadmin", "--regid", "egoadmin", "--groups", self._groups]
@@ -256,7 +258,8 @@ class Walk(ScratchHost):
         file.chmod(0o600)  # as by a root with umask 077
 
     def attach(self) -> None:
-        """Give HostFactory's host the account that the line has attached."""
+        """Let the metadata server return the service account that a line of the page has attached to HostFactory's
+        host."""
         words = shlex.split(self.path("/home/cloud/attached").read_text())
         given = dict(pairwise(words))
         assert given["--scopes"].split(",") == ["cloud-platform", "userinfo-email"]
@@ -264,8 +267,8 @@ class Walk(ScratchHost):
         self._metadata.values |= account(given["--service-account"], "of-the-vm")
 
     def outside(self, lines: str) -> None:
-        """Run the lines for a host outside of Google, which name the federation. Then revert them, because this host is
-        at Google."""
+        """Run the lines for a host outside of Google, which name the federation. Then undo them, because the host of
+        this test is at Google."""
         file = self.path("/etc/default/provisioner")
         before = file.read_text()
         self.type(ROOT_USER, lines)
@@ -281,7 +284,7 @@ class Walk(ScratchHost):
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
     def joins(self, spec: dict[str, Any]) -> None:
-        """Check that a pod of that spec becomes ready once the kit's entry point has joined."""
+        """Check that a pod with this spec becomes ready. Its entry point must have joined before."""
         directory = self._directory / f"machine-{len(list(self._directory.iterdir()))}"
         directory.mkdir()
         machine = Machine(directory)
@@ -295,7 +298,7 @@ class Walk(ScratchHost):
         return self.type(HF_USER, "provisioner status")
 
     def with_own_ids(self, lines: str) -> str:
-        """Return the lines with this site's ids in the place of the page's."""
+        """Replace the ids of the page by the ids of this test. Return the changed lines."""
         for documented in sorted(self.ids, key=len, reverse=True):
             lines = lines.replace(documented, self.ids[documented])
         return lines
@@ -333,7 +336,7 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 
 
 def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
-    """A grid of instances alone leaves them out."""
+    """Only a grid with pods needs these blocks. A reader whose grid has only instances leaves them out."""
     parts = re.split(r"```(?:sh)?\n", PAGE)
     parts_of_pods = [
         parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])
@@ -360,7 +363,7 @@ def test_a_machine_without_symphony_ends_as_the_page_says() -> None:
 @pytest.mark.skipif(shutil.which("terraform") is None, reason="needs terraform")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made")
 def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
-    """Each step begins in new terminals; on HostFactory's host no umask lets other users read new files."""
+    """Each step begins in new terminals. On HostFactory's host, the umask lets no other user read new files."""
     for title, text in sections():
         printed = ""
         walk.log_in()
@@ -382,7 +385,8 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """Run lines as often as the page says, and return the output. Wait for the end of requests and returns."""
+    """Run lines and return the output. If the lines ask for a state, repeat them until it is reached: the loop runs, or
+    a request has ended."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
@@ -403,9 +407,9 @@ def step(walk: Walk, who: str, lines: str) -> str:
 
 
 def without_lag(text: str) -> str:
-    """Return the settings, for groups whose lists do not lag.
+    """Return the settings with short times for groups, because the lists of this cloud do not lag.
 
-    Two observations a second apart prove that a machine is gone.
+    Two observations a second apart then prove that a machine is gone.
     """
     settings = yaml.safe_load(text)
     groups = [pool for pool in settings["pools"].values() if pool["kind"] == "mig"]
@@ -416,18 +420,19 @@ def without_lag(text: str) -> str:
 
 
 def complete(output: str) -> Any:
-    """Return the request of an answer, once it is complete."""
+    """Return the request in an answer if it is complete; else None."""
     (request,) = json.loads(output)["requests"]
     return request if request["status"] == "complete" else None
 
 
 def ended(timeline: str) -> str:
-    """Return a machine's timeline, if it has ended."""
+    """Return the timeline of a machine if the machine has been returned and is gone; else an empty text."""
     return timeline if "It is returned and gone." in timeline else ""
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """Check that HostFactory, the operator and the cloud name the same machine, of the template's kind."""
+    """Check that HostFactory, the operator's commands and the cloud show the same machine, and that it has the kind of
+    the template."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]
@@ -439,7 +444,7 @@ def rented(walk: Walk, answer: Any) -> None:
 
 
 def given_back(walk: Walk, name: str, timeline: str) -> None:
-    """Check that the cloud no longer has the machine, and that status says so."""
+    """Check that the cloud no longer has the machine, and that ``provisioner status`` no longer counts it."""
     assert timeline.splitlines()[-1].strip() == "It is returned and gone."
     assert name not in walk.machines()
     request = name.split("-")[1]

@@ -1,7 +1,5 @@
-"""gcloud on the simulator: the lines that our pages give to operators, and other common lines.
-
-What it does to a group's machines is in ``tests/contract``.
-"""
+"""gcloud on the simulator: the command lines that our pages give to operators, and other common command lines. Its
+changes of a group's machines are tested in ``tests/contract``."""
 
 from __future__ import annotations
 
@@ -36,7 +34,8 @@ AT_ONCE = {"mig": {"call": 0, "operation": 0.1, "schedule": 0, "boot": 0.1, "del
 
 
 def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
-    """Each line gets a flag that no command has: it is the only thing that gcloud complains about."""
+    """Add an invalid flag to each command line, so that nothing is changed. gcloud must complain only about this
+    flag."""
     pool = MigPool(name="m", project="p", zone=SPEC.zone, group="g")
     policy, repair = group_findings(pool, {"updatePolicy": {"type": "PROACTIVE"}})
     update = f"{_line(policy)} {_line(repair).rpartition(' ')[2]}"
@@ -131,7 +130,7 @@ def test_gcloud_adds_and_takes_labels(tmp_path: Path) -> None:
 
 
 def _run_one(simulator: Simulator, spec: MigSpec) -> None:
-    """Make the instance hf-1 and wait until it runs."""
+    """Create the instance hf-1, and wait until it runs."""
     body = {"instances": [{"name": "hf-1"}]}
     response = requests.post(f"{simulator.compute}{spec.path}/createInstances", json=body, timeout=30)
     assert response.status_code == 200
@@ -150,7 +149,7 @@ def _run_one(simulator: Simulator, spec: MigSpec) -> None:
     ],
 )
 def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:
-    """They hold backslashes in quotes: ``region eq ".*\\bus\\-central1\\b.*"``."""
+    """gcloud sends filters with backslashes in quotes: ``region eq ".*\\bus\\-central1\\b.*"``."""
     with Simulator(migs=[SPEC, REGIONAL], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         done = Gcloud(simulator, SPEC, tmp_path).run(f"{command} --format=value(name)")
         assert done.stdout.split() == names, done.stderr

@@ -60,7 +60,7 @@ def name(number: int) -> str:
 
 
 class Bench:
-    """A backend on one namespace, the events of its cluster, and the wire between them."""
+    """The simulator, backends on one of its namespaces, and a wire between them that can fail."""
 
     def __init__(self, simulator: Simulator, wire: Wire, directory: Path) -> None:
         self.simulator, self.wire, self.directory = simulator, wire, directory
@@ -74,7 +74,7 @@ class Bench:
     def backend(
         self, provisioner: str = "demo", *, watched: bool = True, namespaces: Namespaces | None = None, **settings: Any
     ) -> GkeBackend:
-        """Return a backend; pool settings may be given."""
+        """Return a new backend. ``settings``: settings of its pool."""
         fields: dict[str, Any] = {"name": "gke-main", "namespace": NAMESPACE, "pod_spec": self.spec}
         pool = GkePool(**{**fields, "kubeconfig": self.directory / "kubeconfig", **settings})
         backend = GkeBackend(pool, namespaces or Namespaces(self.times), provisioner=provisioner)
@@ -100,7 +100,7 @@ class Bench:
         return self.cluster(lambda cluster: {pod.name: pod.document for pod in cluster.pods.select(NAMESPACE)})
 
     def unlabel(self, pod: str, label: str) -> None:
-        """Remove a label from a pod, as another client."""
+        """As another client, remove a label from a pod."""
         document = self.pods()[pod]
         labels = {key: value for key, value in document["metadata"]["labels"].items() if key != label}
         changed = {**document, "metadata": {**document["metadata"], "labels": labels}}
@@ -111,14 +111,14 @@ class Bench:
         self.cluster(act)
 
     def remove(self, pod: str) -> None:
-        """Delete a pod without grace, as another client."""
+        """As another client, delete a pod without a grace period."""
         self.cluster(lambda cluster: cluster.delete(cluster.get("pods", NAMESPACE, pod), 0))
 
     def calls(self, method: str) -> int:
         return self.simulator.call(lambda cloud: cloud.world.calls[method])
 
     def lists(self) -> int:
-        """Return the number of lists: streamed lists, and pages."""
+        """Return the number of list calls: streamed lists, and pages of other lists."""
         return self.calls("pods.watchlist") + self.calls("pods.list")
 
 
@@ -148,7 +148,7 @@ def observe(backend: GkeBackend, now: float = 0.0) -> dict[str, Machine]:
 
 
 def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Machine:
-    """Return the machine, once it is in that phase."""
+    """Wait until an observation shows the machine in this phase. Return the machine."""
 
     def matching() -> Machine | None:
         machine = observe(backend).get(name(number))
@@ -160,7 +160,7 @@ def seen(backend: GkeBackend, number: int, phase: Phase = Phase.RUNNING) -> Mach
 
 
 def refused(backend: GkeBackend) -> BackendError | None:
-    """Return the error of an observation; None when it is complete."""
+    """Observe, and return the error. Return None if the observation succeeds."""
     try:
         observe(backend)
     except BackendError as error:
@@ -238,7 +238,7 @@ def test_the_namespace_is_read_again_with_each_list_and_with_no_other_look(bench
 
 
 def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: Bench) -> None:
-    """Expect a list in pages, which is independent of the watch's stream. The watch then continues."""
+    """The list must be in pages, which do not depend on the watch's stream. The watch must continue."""
     backend = bench.backend()
     create(backend, 1)
     seen(backend, 1)
@@ -257,7 +257,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
 
 
 def test_a_list_that_is_wanted_shows_what_the_watch_has_missed(bench: Bench) -> None:
-    """A cache that lost pods which are there, whatever the reason, has them again."""
+    """A cache may lack pods that exist, for any reason. A new list must add them."""
     backend = bench.backend()
     create(backend, 1, 2)
     seen(backend, 2)
@@ -334,7 +334,7 @@ def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
 
 
 def populate(bench: Bench, count: int) -> None:
-    """Make pods of ours without the backend."""
+    """Create pods with our identity without the backend."""
 
     def make(cluster: Cluster) -> None:
         for number in range(count):
@@ -368,8 +368,8 @@ def watching() -> int:
 
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
-    """Return backends of several pools of one configuration, without a running watch."""
-    namespaces = Namespaces(bench.times)
+    """Return backends of several pools of one configuration. They do not watch."""
+    namespaces = Namespaces()
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 
 
@@ -622,7 +622,7 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
 
 
 def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench) -> None:
-    """Its list is whole: that one pod was asked for alone."""
+    """The list itself is complete. The backend reads the missing pod by a separate call, which the server refuses."""
     backend = bench.backend()
     observe(backend)
     foreign(bench, 1)

@@ -253,7 +253,7 @@ def test_a_running_loop_refuses_each_file_with_which_it_would_not_start(
 
 
 def test_a_start_tries_no_pod(site: Site, cloud: Simulator, tmp_path: Path) -> None:
-    """A start has to be quick, and reports a fault once a machine is wanted."""
+    """A start has to be quick. A fault is still reported when a machine is wanted."""
     site.settings["listen"] = "127.0.0.1:0"
     site.write()
     before = cloud.state()["calls"]

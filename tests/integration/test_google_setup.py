@@ -1,4 +1,5 @@
-"""``deploy/gcp/setup.sh``: gcloud accepts its lines, which may be repeated and reverted; Terraform makes the same."""
+"""``deploy/gcp/setup.sh``. gcloud accepts its command lines. The script can be run again, and its effects can be
+undone. Terraform makes the same resources."""
 
 from __future__ import annotations
 
@@ -52,10 +53,10 @@ Argv = tuple[str, ...]
 
 
 class Google:
-    """A project as the script sees it: the memory of a stand-in for gcloud."""
+    """A Google project as setup.sh sees it. A stand-in for gcloud stores the resources in files."""
 
     def __init__(self, directory: Path, like: Google | None = None) -> None:
-        """Begin with the resources of ``like``."""
+        """Begin with the resources of the project ``like``, or without resources."""
         self._calls, self._things = directory / "calls", directory / "things"
         self._things.mkdir(parents=True)
         (directory / "bin").mkdir()
@@ -75,11 +76,11 @@ class Google:
         }
 
     def setup(self, *options: str, **more: str) -> list[Argv]:
-        """Run the script; the calls of gcloud that it made."""
+        """Run setup.sh, and return the calls of gcloud that it made."""
         return self.calls_of([str(SETUP), *options], **more)
 
     def calls_of(self, command: Sequence[str], directory: Path | None = None, **more: str) -> list[Argv]:
-        """Return the calls of gcloud that a command makes, in a directory."""
+        """Run a command in a directory, and return the calls of gcloud that it made."""
         self._calls.write_text("")
         self.done = subprocess.run(
             command,
@@ -98,7 +99,7 @@ class Google:
 
 
 def words(line: str) -> Argv:
-    """Return the words of a line that bash quoted; only a filter has line ends, which bash writes as $'…'."""
+    """Return the words of a line that bash has quoted. bash writes a word with line ends, such as a filter, as $'…'."""
     return tuple(shlex.split(re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: shlex.quote(unescaped(found[1])), line)))
 
 
@@ -113,7 +114,7 @@ def google(tmp_path: Path) -> Google:
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Google, list[Argv]]:
-    """Return a project in which everything was made, and all calls that made it."""
+    """Return a project in which setup.sh has made everything, and the calls that it made."""
     google = Google(tmp_path_factory.mktemp("setup") / "google")
     calls = google.setup(*ALL, "--apply")
     assert google.done.returncode == 0, google.done.stderr
@@ -122,19 +123,20 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Google, list[Argv]]
 
 @pytest.fixture
 def filled(first: tuple[Google, list[Argv]], tmp_path: Path) -> Google:
-    """Return a project of one's own, in which everything was made already."""
+    """Return a project for one test, in which setup.sh has already made everything."""
     return Google(tmp_path / "filled", first[0])
 
 
 @pytest.fixture(scope="module")
 def made(first: tuple[Google, list[Argv]]) -> list[Argv]:
-    """Return the calls that make everything in an empty project, without those that only look."""
+    """Return the calls that make everything in an empty project. Leave out calls that only read."""
     return [call for call in first[1] if not {"describe", "list"} & {*call}]
 
 
 @pytest.fixture(scope="module")
 def every(first: tuple[Google, list[Argv]], tmp_path_factory: pytest.TempPathFactory) -> list[Argv]:
-    """Return the calls of every way to run it: those that only look, and those that bring a role back, too."""
+    """Return the calls of setup.sh in all its modes. They include calls that only read, and calls that restore a
+    deleted role."""
     google = Google(tmp_path_factory.mktemp("every") / "google", first[0])
     autopilot = Google(tmp_path_factory.mktemp("autopilot") / "google")
     return [
@@ -358,7 +360,7 @@ class Site:
         self.made = self._out / "conf" / "providers" / "gcpinst"
 
     def make(self, *options: str) -> dict[str, Any]:
-        """Return the pools of the configuration, which has to be one."""
+        """Make the files, and check that they are a valid configuration. Return its pools."""
         self._google.setup(*ALL, *options, "--apply", "--settings", str(self.settings))
         assert self._google.done.returncode == 0, self._google.done.stderr
         assert provisioner(["render-hf", str(self.settings), "--out", str(self._out)]) == 0
@@ -390,8 +392,8 @@ def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
 def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
     google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run the page's blocks for users without Terraform. One block runs in a clone, the other in the home with a copy
-    of ``google``."""
+    """Run the page's two blocks for users without Terraform. The first runs in a clone. The second runs in the home,
+    where ``google`` has been copied."""
     page = (ROOT / "docs" / "first-machine.md").read_text()
     lines = [block.partition(", without Terraform\n")[2] for block in blocks_of(page)]
     setup, take = filter(None, lines)
@@ -595,7 +597,7 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
-    """Run the script's own lines. One line describes a group that exists. The other objects do not exist."""
+    """Run the script's own command lines. Of the objects that they name, only one group exists."""
     lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
     spec = advised(project="my-grid-project", zone="us-central1-a", name="hf-a")
     elsewhere = advised(project="my-grid-project", region="us-central1", name="other")
@@ -618,7 +620,7 @@ def test_the_page_names_every_command_and_how_far_it_was_tried(every: list[Argv]
 
 
 def command(call: Argv) -> str:
-    """Return the group of commands and the verb of a line."""
+    """Return the command of a line: its groups and its verb, without the resource and the options."""
     return " ".join((*named(call)[:-1], call[len(named(call)) - 1]))
 
 
@@ -629,7 +631,7 @@ def form(call: Argv) -> str:
 
 
 def gcloud_table() -> Mapping[str, Any]:
-    """Return all commands and flags of the gcloud that is installed, which it completes words by."""
+    """Return all commands and flags of the installed gcloud, from the file by which gcloud completes words."""
     program = Path(shutil.which("gcloud") or "").resolve()
     file = program.parents[1] / "data" / "cli" / "gcloud_completions.py"
     spec = importlib.util.spec_from_file_location("gcloud_completions", file)
@@ -795,7 +797,7 @@ def test_both_set_it_alike(module: Module, made: list[Argv], line: str) -> None:
 
 
 def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:
-    """A restart, or another instance under the name, would be a machine without a request."""
+    """A restarted instance, or a new instance with the same name, would be a machine without a request."""
     scheduling: Block = module.of("google_compute_instance_template")["this"]["scheduling"][0]
     assert scheduling["automatic_restart"] is False
     on_demand, spot = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
@@ -863,7 +865,8 @@ def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
 
 
 def named(call: Argv) -> Argv:
-    """Return the group of commands and the resource's name, without verb, options and an account's domain."""
+    """Return the command's groups and the resource's name. Leave out the verb, the options, and the domain of an
+    account."""
     verb = next(
         number
         for number, word in enumerate(call)
@@ -873,6 +876,6 @@ def named(call: Argv) -> Argv:
 
 
 def value(call: Argv, option: str) -> str:
-    """Return the value of an option."""
+    """Return the value of an option in a call."""
     (found,) = [word.partition("=")[2] for word in call if word.startswith(f"--{option}=")]
     return found

@@ -1,4 +1,5 @@
-"""Writers that wait for the lock, as processes: served together, killed, stopped, out of time."""
+"""Processes that wait for the lock of intent to write a request. They are served together, killed, stopped, or run out
+of time."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
 
 
 def one_request(directory: str, start: Any, report: Any) -> None:
-    """Record one request as a script does, when all start at once."""
+    """Wait for the common start of all processes. Then record one request as a script does."""
     start.wait()
     try:
         request = add_request(StateDir(directory), "T", 1, created_wall=0.0, create_for="demo")

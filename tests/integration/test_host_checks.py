@@ -1,4 +1,5 @@
-"""check_install.sh on hosts that are in the scripts' way: mounts, directories without access, SELinux."""
+"""check_install.sh on hosts that prevent the scripts from running: by mounts, directories without access, or
+SELinux."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def checked(hf: HostFactory, *command: str | Path, **environment: str) -> tuple[
 
 
 def test_scripts_on_a_mount_without_execution_are_named_by_sh(tmp_path: Path) -> None:
-    """A real mount, in a namespace of its own."""
+    """Use a real mount, in a mount namespace of its own."""
     hf = HostFactory(tmp_path)
     mounted = tmp_path / "mounted"
     mounted.mkdir()
@@ -77,7 +78,7 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 
 
 def way_findings(path: Path) -> list[str]:
-    """Return the findings for a user without rights."""
+    """Return the findings about the directories on the way to ``path``, for a user without rights."""
     program = f"from hf_scripts import host_checks; print(*host_checks.check_searchable({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -125,7 +126,8 @@ def test_a_directory_that_the_user_may_not_pass_is_named_and_not_what_is_below_i
 
 
 def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
-    """Return a PATH with stand-ins for getenforce and ls. They behave as on a host that has SELinux in this mode."""
+    """Return a PATH with stand-ins for getenforce and ls. They print what they would print on a host with SELinux in
+    this mode."""
     directory.mkdir()
     cases = "".join(f"  *{path}) type={type_} ;;\n" for path, type_ in types.items())
     for name, text in {
@@ -138,7 +140,7 @@ def selinux(directory: Path, mode: str, types: dict[str, str]) -> str:
 
 
 def linked(directory: Path) -> tuple[HostFactory, Path]:
-    """Return an installation whose state directory is a link, as for HostFactory, and the link's target."""
+    """Return an installation whose state directory is a link, and the directory to which the link points."""
     hf = HostFactory(directory / "home")
     hf.state.heartbeat.touch()
     link = hf.work
@@ -148,7 +150,7 @@ def linked(directory: Path) -> tuple[HostFactory, Path]:
 
 
 def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path) -> None:
-    """The label of a link's target counts; the label of the link itself bars no user."""
+    """Only the label of the link's target counts. The label of the link itself denies no access."""
     hf, state = linked(tmp_path)
     path = selinux(tmp_path / "bin", "Enforcing", {str(hf.work): "default_t", str(state): "user_home_t"})
     code, lines = checked(hf, PATH=path)

@@ -77,7 +77,8 @@ def test_jobs_that_fit_no_template_are_named(pool: CondorPool) -> None:
 
 
 def test_unclaimed_capacity_is_used_before_new_machines(pool: CondorPool) -> None:
-    """Expect one job beside the job that runs on m1, and four jobs on the idle m2. Therefore m3 is not needed."""
+    """One more job fits beside the job that runs on m1, and four jobs fit on the idle m2. Therefore m3 is not
+    needed."""
     pool.has([slot("m1", cpus=1), claimed("m1", cpus=3), slot("m2"), slot("m3")], ap1=[job()] * 5)
     assert wanted({"m1": "Small", "m2": "Small", "m3": "Small"}) == {"Small": 2}
 
@@ -96,7 +97,8 @@ def test_slots_of_machines_that_are_not_ours_are_ignored(pool: CondorPool) -> No
 
 
 def test_a_machine_is_idle_since_the_first_of_successive_reads_that_saw_it_so(pool: CondorPool) -> None:
-    """A partitionable slot is always unclaimed, even while jobs run in its dynamic slots."""
+    """The partitionable slot of a machine is always unclaimed. Therefore a machine with jobs in dynamic slots must not
+    count as idle."""
     read = source().read
     pool.has([slot("m1"), slot("m2")])
     assert read(fleet(m1="Small", m2="Small")).idle == {}
@@ -123,9 +125,9 @@ def test_only_an_unclaimed_machine_is_idle(pool: CondorPool, state: str) -> None
 
 
 def test_a_template_counts_as_what_its_machines_really_have(pool: CondorPool) -> None:
-    """Count the machines' real memory. Otherwise a job that fits HostFactory's file, but no machine, would always ask
-    for more machines. A machine with a job does not count, because the lists of its slots may be of different
-    moments."""
+    """Real machines may have less memory than HostFactory's file says. A job that fits the file, but no machine, would
+    request machines for ever. The size of a machine with a job is ignored, because its slots may have been listed at
+    different moments."""
     pool.has([slot("m1", memory=7000), slot("m2", memory=6000)], ap1=[job(1, 8000)])
     assert wanted({"m1": "Small", "m2": "Small"}) == {"Large": 1}
     pool.has([slot("m1", memory=7000), claimed("m1", cpus=1, memory=1)], ap1=[job(1, 8000)])
@@ -133,8 +135,7 @@ def test_a_template_counts_as_what_its_machines_really_have(pool: CondorPool) ->
 
 
 def test_the_real_size_of_machines_is_known_after_their_return(pool: CondorPool) -> None:
-    """Otherwise HostFactory would request and return a machine again and again, for a job that the machine cannot
-    run."""
+    """Otherwise a machine would be requested and returned again and again, for a job that the machine cannot run."""
     read = source().read
     pool.has([slot("m1", memory=7000)], ap1=[job(1, 8000)])
     assert dict(read(fleet(m1="Small")).wanted) == {"Large": 1}

@@ -1,4 +1,5 @@
-"""The pilot of an HTCondor pool: its entry point with stand-ins of HTCondor's programs, its configuration, its spec."""
+"""The pilot of an HTCondor pool: its entry point, its configuration and its pod spec. Stand-ins replace HTCondor's
+programs."""
 
 from __future__ import annotations
 
@@ -49,14 +50,14 @@ class Pilot:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, **environment: str) -> subprocess.Popen[bytes]:
-        """Run the entry point in a session of its own."""
+        """Start the entry point in a new session."""
         given = {**self._environment, **environment}
         process = subprocess.Popen([PILOT / "entry.sh"], env=given, start_new_session=True)
         self._started.append(process)
         return process
 
     def joined(self) -> subprocess.Popen[bytes]:
-        """Run the entry point until the pod is ready."""
+        """Start the entry point, and wait until the pod is ready."""
         process = self.start()
         until(lambda: self.has("master"), 30)
         self.pool.has([slot(NAME)])

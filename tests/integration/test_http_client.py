@@ -1,4 +1,5 @@
-"""The HTTP client of kinds without a client of their own: socket files, proxies, authorities, silent servers."""
+"""The HTTP client for kinds that have no client library: socket files, proxies, certificate authorities, silent
+servers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.support.network.proxy import Proxy
 
 
 class Hello(BaseHTTPRequestHandler):
-    """Server that answers each GET with the path."""
+    """A handler that responds to each GET with the request's path."""
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -51,7 +52,7 @@ def get(address: str, ca_file: Path | None = None, *, seconds: float = 10.0) -> 
 
 @pytest.fixture
 def secure(tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the port of a server of localhost, and the file of its authority."""
+    """Yield the port of a TLS server named localhost, and the file of its certificate authority."""
     authority = Authority(tmp_path)
     server = TcpServer(("127.0.0.1", 0), Hello)
     server.socket = authority.context("localhost").wrap_socket(server.socket, server_side=True)

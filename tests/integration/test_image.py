@@ -32,7 +32,7 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return the Dockerfile's instructions, continuation lines joined."""
+    """Return the Dockerfile's instructions. Join the lines of an instruction that has several."""
     text = (DOCKER / "Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(name.upper(), " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in lines)]
@@ -90,7 +90,7 @@ def test_the_base_is_pinned_by_digest_and_runs_a_python_that_the_package_takes()
 
 
 def test_the_base_is_named_in_one_place() -> None:
-    """A second place could keep an old base. A worker's base belongs to the site, and has no default."""
+    """A second place could keep an old base. A site chooses the base of its worker image, so there is no default."""
     (ours,) = re.findall(r"(?m)^ARG BASE=(\S+)$", (DOCKER / "Dockerfile").read_text())
     texts = [ROOT / "Makefile", ROOT / "README.md", *(ROOT / ".ci").iterdir(), *(ROOT / "docs").glob("*.md")]
     texts += [path for path in (ROOT / "deploy").rglob("*") if path.suffix in ("", ".sh", ".yaml", ".tf", ".spec")]
@@ -113,7 +113,7 @@ def test_the_base_is_named_in_one_place() -> None:
 def test_the_digest_of_the_base_is_renewed_by_what_the_registry_says_or_stays(
     tmp_path: Path, answer: str, renewed: bool
 ) -> None:
-    """With a stand-in for docker, as no registry can be asked."""
+    """Use a stand-in for docker, because the test may have no registry."""
     dockerfile = tmp_path / "deploy" / "docker" / "Dockerfile"
     dockerfile.parent.mkdir(parents=True)
     shutil.copy(DOCKER / "Dockerfile", dockerfile)
@@ -170,7 +170,7 @@ BUILDERS = pytest.mark.skipif(
 
 
 def built(test: Callable[..., None]) -> Callable[..., None]:
-    """Mark a test that builds, or runs a built image."""
+    """Mark a test that builds an image or runs a built one."""
     return BUILDERS(pytest.mark.slow(pytest.mark.timeout(900)(test)))
 
 
@@ -179,7 +179,7 @@ OPTIONS = "--quiet --no-cache --isolation chroot"
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Return the authority of registry and index, which this host does not trust."""
+    """Return the certificate authority of registry and package index. This host does not trust it."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -191,8 +191,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
-    """Yield the settings of a store for images, in layers if possible. Builders with this store have access to the
-    registry."""
+    """Yield the environment of a store for images. The store has layers if this host permits them. Builders with this
+    environment may use the registry."""
     directory = tmp_path_factory.mktemp("images")
     environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:
@@ -203,7 +203,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Ite
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], registry: Registry) -> str:
-    """Return a base by its digest, in the registry and nowhere else."""
+    """Push a base image to the registry, and remove it from this host. Return its name with its digest."""
     directory = tmp_path_factory.mktemp("base")
     debian(directory)
     container = run("buildah", "from", "scratch", **storage).stdout.strip()
@@ -218,7 +218,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, storage: dict[str, str], regi
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Index]:
-    """Yield an index of only the locked packages, as at a site without an outside registry."""
+    """Yield a package index that has only the locked packages, as at a site without internet access."""
     directory = tmp_path_factory.mktemp("index")
     for name in ("build", "loop"):
         options = ("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", directory)
@@ -238,7 +238,8 @@ def pushed(
     authority: Authority,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
-    """Return the image by its digest in the registry, built and pushed as deploy-banks.md says: once for all tests."""
+    """Build and push the image as deploy-banks.md describes, once for all tests. Return its name in the registry, with
+    its digest."""
     directory = tmp_path_factory.mktemp("builder")
     (directory / "password").write_text(registry.PASSWORD)
     page = (ROOT / "docs" / "deploy-banks.md").read_text()
@@ -262,14 +263,14 @@ def pushed(
 
 @pytest.fixture(scope="module")
 def image(pushed: str) -> str:
-    """Return the same where it was built."""
+    """Return the name of the same image on the host where it was built."""
     assert pushed
     return f"localhost/hostfactory-provisioner:{__version__}"
 
 
 @pytest.fixture(scope="module")
 def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Yield the image's own command, ready, against an embedded cloud in the same pod."""
+    """Yield a pod in which the image's own command is ready. An embedded cloud runs in the same pod."""
     with Running(image, storage, tmp_path_factory.mktemp("pod")) as running:
         simulator = ("provisioner", "simulator", "--config", "/etc/hostfactory/provisioner.yaml", "--port", "8001")
         cloud = running.begin(
@@ -322,7 +323,8 @@ def test_the_image_holds_its_sbom_and_its_labels_and_nothing_that_its_user_may_w
 
 @built
 def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(pod: Running) -> None:
-    """Run as the image's user on a read-only root. HostFactory calls a script of the image and gets an answer."""
+    """Run the command as the image's user on a read-only root. HostFactory calls a script of the image and gets an
+    answer."""
     document = json.dumps({"template": {"templateId": "GkePod", "machineCount": 2}})
     scripts = {"HF_PROVIDER_LOGDIR": "/tmp"}
     asked = pod.do("/opt/provisioner/hf_scripts/requestMachines.sh", document, **scripts)
@@ -342,7 +344,7 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
 
 @built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
-    """The pod checks the same state directory as check_install.sh on HostFactory's host."""
+    """check_install.sh on HostFactory's host must check the same state directory as the pod."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (command,) = re.findall(
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
@@ -363,7 +365,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
 
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield an empty store of another host."""
+    """Yield the environment of an empty store for images, which stands for another host."""
     environment = storage_with(driver_of(storage), tmp_path)
     yield environment
     forget(environment)
@@ -395,7 +397,7 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
 def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     storage: dict[str, str], base: str, tmp_path: Path
 ) -> None:
-    """Test also a base that has its own user."""
+    """The base has a user of its own. The build must succeed nevertheless."""
     put_programs(tmp_path / "bin")
     ego = tmp_path / "ego"
     ego.mkdir()

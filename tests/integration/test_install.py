@@ -1,4 +1,5 @@
-"""install.sh of a bundle, run by a user without rights below a root of its own: in, up, back and out."""
+"""install.sh of a bundle, run by a user without rights, below a separate root: install, upgrade, rollback and
+uninstall."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def root() -> Iterator[Path]:
 
 
 def version_of(root: Path) -> str:
-    """Return the version that the installed command prints, called as the service calls it."""
+    """Call the installed command as the service does, and return the version that it prints."""
     command = as_unprivileged(root / PREFIX / "bin" / "provisioner", "--version")
     ended = subprocess.run(
         ["env", "-i", *command], cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE
@@ -139,7 +140,7 @@ def test_a_root_who_has_read_ego_s_profile_installs(small_bundles: Bundles, root
 def test_the_user_that_the_loop_shares_its_group_with_and_the_prefix_are_those_given(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """Another test, in test_install_root.py, checks that the next version uses the same user."""
+    """A test in test_install_root.py checks that the next version uses the same user."""
     done(small_bundles.old, "install", "--hf-user", "sym.admin", "--prefix", "/apps/p", root=root)
     assert (root / LOGROTATE).read_text().count("\n    su sym.admin hostfactory\n") == BOTH_LOGS
     assert "ExecStart=/apps/p/bin/provisioner run" in (root / UNIT).read_text()
@@ -166,7 +167,7 @@ def test_a_rollback_puts_back_the_service_of_the_version_before(small_bundles: B
 
 @pytest.mark.slow
 def test_rollback_and_uninstall_need_no_bundle(small_bundles: Bundles, root: Path) -> None:
-    """Its install.sh is kept with it."""
+    """Each installed version keeps the install.sh of its bundle."""
     done(small_bundles.old, root=root)
     done(small_bundles.new, "upgrade", root=root)
     kept = root / PREFIX / "current"
@@ -187,9 +188,9 @@ def test_rollback_and_uninstall_need_no_bundle(small_bundles: Bundles, root: Pat
 def test_scripts_alone_take_the_service_of_a_whole_installation_away_until_it_is_taken_back(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """Its loop could not start any more. An upgrade of scripts alone is of them alone: no user is made there, whom a
-    line of logrotate or tmpfiles would need.
-    """
+    """The service must go, because an installation of scripts alone has no loop to start. The files of logrotate and
+    tmpfiles must go, because they would name a user that such an installation does not make. An upgrade of scripts
+    alone installs only scripts again."""
     done(small_bundles.old, root=root)
     services = sorted((root / "usr").rglob("provisioner*"))
     assert len(services) == 5
@@ -217,7 +218,8 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 @pytest.mark.slow
 def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, root: Path) -> None:
-    """Expect the next Python. The first Python may lack a library, or pyenv may have its name without a version."""
+    """install.sh must use the next Python. The first one may lack a library, or pyenv may have its name without a
+    version."""
     bundle = shutil.copytree(small_bundles.old, root.parent / "two-pythons")
     (bundle / "PYTHONS").write_text(f"{python_version()} 3.99\n")
     sealed(bundle)
@@ -242,7 +244,7 @@ def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, roo
 def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """Install as a root user whose umask is 077."""
+    """Install as root with a umask of 077."""
     closed = shutil.copytree(small_bundles.old, root.parent / "closed")
     for path in (closed, *closed.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
@@ -294,7 +296,7 @@ def test_an_impossible_installation_is_refused_before_any_change(small_bundles: 
 
 @pytest.mark.slow
 def test_another_build_of_the_same_version_gets_a_place_of_its_own(small_bundles: Bundles, root: Path) -> None:
-    """A running version is never changed while a process uses it."""
+    """The files of a version must not change while a process uses them."""
     done(small_bundles.old, "--scripts-only", root=root)
     done(small_bundles.old, root=root)
 
@@ -344,7 +346,7 @@ def is_free(lock: Path) -> bool:
 
 
 def scripts_version(root: Path) -> str:
-    """Return the version of the scripts that run now; all that they import has to be there."""
+    """Import the installed scripts, and check that their imports succeed. Return their version."""
     program = "import hf_scripts.commands, provisioner; print(provisioner.__version__)"
     command = as_unprivileged(root / PREFIX / "current" / "bin" / "python", "-I", "-c", program)
     ended = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, timeout=60 * PATIENCE)
@@ -353,7 +355,8 @@ def scripts_version(root: Path) -> str:
 
 
 def layout(prefix: Path) -> tuple[str, ...]:
-    """Return the part of an interrupted installation that the next install.sh reads: versions and targets of links."""
+    """Return what the next install.sh reads of an interrupted installation: the names of the versions, and the targets
+    of links."""
     found = [*prefix.iterdir(), *(prefix / "versions").iterdir()]
     return tuple(sorted(f"{path.name} {path.readlink() if path.is_symlink() else ''}" for path in found))
 
@@ -362,7 +365,7 @@ def layout(prefix: Path) -> tuple[str, ...]:
 def test_killed_at_any_change_the_old_version_or_the_new_one_runs_and_a_rerun_goes_on(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """A rerun is tried once for each state that is left."""
+    """Different kills can leave the same files. Run install.sh again only once for each set of files."""
     old, new = small_bundles
     done(old, "--scripts-only", root=root)
     prefix, kept = root / PREFIX, root.parent / "kept"

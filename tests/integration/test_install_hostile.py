@@ -1,4 +1,4 @@
-"""install.sh of a bundle when other users can write the prefix or the bundle, or have done so."""
+"""install.sh of a bundle if other users can write to the prefix or the bundle, or have written to them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def victim(root: Path) -> Path:
-    """Return a directory of the caller's with a file, which no command may touch."""
+    """Return a directory with a file, both of which belong to the caller. No command may change them."""
     made = root.parent / "victim"
     made.mkdir()
     (made / "precious").write_text("precious")
@@ -52,13 +52,13 @@ def victim(root: Path) -> Path:
 
 
 def linked(path: Path, target: Path | str, owner: int = CALLER) -> None:
-    """Make a link that belongs to this owner."""
+    """Make a symbolic link that belongs to ``owner``."""
     path.symlink_to(target)
     os.lchown(path, owner, owner)
 
 
 def refused(directory: Path, *arguments: str, root: Path | None) -> str:
-    """Run install.sh, which must refuse, and return its last line."""
+    """Run install.sh, which must refuse. Return the last line of its error output."""
     ended = install(directory, *arguments, root=root)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     return ended.stderr.splitlines()[-1]
@@ -197,7 +197,7 @@ def test_a_place_behind_another_user_s_link_is_refused(bundles: Bundles, root: P
 
 
 def test_below_a_sticky_directory_the_first_directory_has_to_be_there(bundles: Bundles, root: Path) -> None:
-    """Between an observation and a mkdir others could make it in /tmp."""
+    """In a directory such as /tmp, another user could make the missing directory after install.sh has checked."""
     with TemporaryDirectory() as directory:
         place = Path(directory)
         place.chmod(0o1777)

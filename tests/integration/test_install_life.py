@@ -1,4 +1,5 @@
-"""The life of an installation of real bundles: rented with, upgraded, taken back, removed; and scripts alone."""
+"""The life of an installation of real bundles: it rents machines, is upgraded, rolled back and removed. Also
+installations of scripts alone."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def cloud() -> Iterator[Simulator]:
 
 
 def configure(hf: HostFactory) -> None:
-    """Write a pool of pods, and a template of it."""
+    """Write a configuration with a pool of pods and a template for this pool."""
     pool = {"kind": "gke", "namespace": SPACE, "pod_spec": "pod.yaml", "observe_seconds": 0.05}
     loop = {"interval_seconds": 0.1, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
     (hf.conf / "provisioner.yaml").write_text(json.dumps({"id": "demo", "loop": loop, "pools": {"pool": pool}}))
@@ -48,7 +49,8 @@ def configure(hf: HostFactory) -> None:
 
 
 class Installed(HostFactory):
-    """An instance whose scripts, commands and loop are those installed below a root. Its end is the loop's."""
+    """A provider instance that uses the scripts, commands and loop installed below a root. A context manager, at whose
+    end the loop ends."""
 
     def __init__(self, directory: Path, root: Path, cloud: Simulator) -> None:
         super().__init__(directory, instance="demo")
@@ -64,7 +66,7 @@ class Installed(HostFactory):
         self.stop()
 
     def words(self, *arguments: str) -> list[str]:
-        """Return a command line of the installed program, in the environment of a service."""
+        """Return a command line that runs the installed program in the environment of a service."""
         variables = self.environment | {"KUBECONFIG": str(self.cloud.kubeconfig)}
         program = str(self.root / PREFIX / "bin" / "provisioner")
         return ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), program, *arguments]
@@ -76,7 +78,7 @@ class Installed(HostFactory):
         )
 
     def start(self, version: str) -> None:
-        """Start the loop, which has to be of that version."""
+        """Start the loop. Check that its program has this version."""
         file = self.work.parent / "loop.log"
         file.touch()
         started = file.read_text().count(STARTED)
@@ -99,7 +101,7 @@ class Installed(HostFactory):
                 loop.wait()
 
     def terminal_answer(self, id_: str) -> str:
-        """Return the answer that HostFactory gets about a request or return, once that is complete."""
+        """Wait until a request or return request is complete. Return the answer that HostFactory gets."""
         asked = self.command("getRequestStatus", asking(id_))
 
         def text() -> str:
@@ -109,7 +111,7 @@ class Installed(HostFactory):
         return until(text, 60, every=0.2, what=f"{id_} is complete")
 
     def rent(self) -> tuple[str, str]:
-        """Return a request of one machine, and the machine."""
+        """Request one machine, and wait for it. Return the ids of the request and the machine."""
         id_ = self.request("T", 1)
         (machine,) = json.loads(self.terminal_answer(id_))["requests"][0]["machines"]
         return id_, machine["name"]
@@ -127,7 +129,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def installed(bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path) -> Iterator[Installed]:
-    """Yield the old version, with a loop that runs."""
+    """Install the old version, and yield it with a running loop."""
     printed = done(bundles.old, root=root)
     assert f"Version {bundles.version} runs from now on: scriptPath of HostFactory's plug-in is /opt/provisioner/" in (
         printed
@@ -191,7 +193,7 @@ def test_a_version_is_installed_upgraded_taken_back_and_removed_while_machines_a
 
 
 def another_format(root: Path) -> None:
-    """Let the newer version store in a format of its own."""
+    """Change the installed newer version, so that it stores the state in another format."""
     (file,) = (root / PREFIX / "current").glob("lib/*/site-packages/provisioner/state/database.py")
     text = file.read_text()
     assert text.count(f"SCHEMA = {SCHEMA}\n") == 1
@@ -199,7 +201,8 @@ def another_format(root: Path) -> None:
 
 
 def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
-    """Roll back, and check that the older version refuses to run. Restore the earlier dump, which ends the refusal."""
+    """Roll back, and check that the older version refuses the state of the newer version. Then restore the earlier
+    dump."""
     written = {path: path.read_bytes() for path in hf.work.glob("*.json")}
     done(bundles.new, "rollback", root=hf.root)
     request = {"template": {"templateId": "T", "machineCount": 1}}
@@ -217,7 +220,7 @@ def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
 def test_scripts_without_a_loop_work_with_one_of_another_installation(
     bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path
 ) -> None:
-    """Run the loop of the clone. On a real HostFactory's host, the loop may be a pod in the same way."""
+    """The loop runs from the clone. At a real site, the loop may be a pod in the same way."""
     done(bundles.new, "--scripts-only", root=root)
     with Instance(tmp_path, cloud, SPACE, instance="demo") as hf:
         configure(hf)

@@ -1,4 +1,5 @@
-"""install.sh of a bundle, run by root: whom it makes, and whom it has to find before it changes anything."""
+"""install.sh of a bundle, run by root: the users and groups that it makes, and those that must exist before it changes
+anything."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ OURS = "/opt/provisioner/* /usr/lib/*.d/provisioner* /usr/lib/systemd/system/pro
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield a directory with two bundles that have little in them."""
+    """Yield a directory with two small bundles."""
     with open_directory() as directory:
         whole = unpacked(shared(tmp_path_factory), directory)
         for version in (OLD, NEWER):
@@ -37,19 +38,20 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 class Installer(ScratchHost):
-    """HostFactory's host, whose user is called as it pleases the test."""
+    """HostFactory's host. Each test names and makes HostFactory's user."""
 
     def __init__(self, bundles: Path) -> None:
         super().__init__()
         self.bundles = bundles
 
     def install(self, *arguments: str, version: str = OLD, ends: int = 0) -> str:
-        """Run install.sh as root, and return its output; its last line is the reason if it ends with 1."""
+        """Run install.sh as root, and return its output. ``ends``: the expected exit code. If it is 1, the last line is
+        the reason."""
         line = f"{self.bundles}/hostfactory-provisioner-{version}/install.sh {' '.join(arguments)} --python {PYTHON}"
         return self.run(f"umask 077; {line} || test $? = {ends}").strip()
 
     def placed(self) -> str:
-        """Return our files on the host, with the target and time of each."""
+        """Return a line for each of our files on the host: its path, the target of its link, and its time."""
         return self.run(f"find {OURS} -maxdepth 0 ! -name versions -printf '%p %l %T@\\n' 2>/dev/null || true")
 
 
@@ -108,7 +110,7 @@ def test_a_user_who_cannot_run_it_is_named_before_it_is_the_one_that_runs(host: 
 
 
 def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -> None:
-    """With a stand-in for systemctl: here is no systemd, and its place in /run."""
+    """Use a stand-in for systemctl, and make systemd's directory in /run, because this host has no systemd."""
     host.run("useradd egoadmin")
     words = "No service was made here: end the loop that runs, and start /opt/provisioner/bin/provisioner run"
     assert words in host.install().splitlines()[-1]
@@ -148,7 +150,7 @@ def test_logrotate_goes_on_whatever_is_installed(host: Installer, arguments: lis
 
 
 def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None:
-    """By the page's own lines, but for the mount."""
+    """Run the page's own lines, except the mount."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (make,) = re.findall(r"(?m)^       (mkdir -p /\S+)$", page)
     (give,) = re.findall(r"`(chown root:hostfactory [^`]+)`", page)
@@ -164,7 +166,7 @@ def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None
 
 
 def test_a_group_of_the_user_s_own_may_write_while_it_has_no_other_member(host: Installer) -> None:
-    """useradd makes such a group. With a umask of 002, unpacked files are writable for this group."""
+    """useradd makes a group for each user. With a umask of 002, unpacked files are writable for this group."""
     host.run("useradd --create-home --user-group me; useradd other")
     me = ("runuser", "-u", "me", "--")
     bundle = f"{host.bundles}/hostfactory-provisioner-{OLD}"

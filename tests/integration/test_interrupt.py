@@ -1,4 +1,5 @@
-"""Ctrl-C, at any moment of any command: exit 130, no traceback, no process and no temporary directory left."""
+"""Ctrl-C at any moment of any command. The command ends with exit code 130, without a traceback, and leaves no process
+and no temporary directory."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class Site:
         return {**os.environ, **places, "HF_PROVIDER_NAME": "demoinst", "TMPDIR": str(self.temporary)}
 
     def begin(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command, and return it once it follows Ctrl-C."""
+        """Start a command. Return its process once the command can be interrupted by Ctrl-C."""
         process = subprocess.Popen(
             [sys.executable, "-c", BEGIN, *command],
             env=self.environment,
@@ -70,7 +71,8 @@ class Site:
         return process
 
     def left(self) -> list[str]:
-        """Return the processes that were started here, by their environment."""
+        """Return the command lines of processes that the test has started and that still run. The environment marks
+        these processes."""
         mark = f"TMPDIR={self.temporary}".encode()
         commands = []
         for place in Path("/proc").glob("[0-9]*"):
@@ -135,7 +137,7 @@ users:
 
 
 def interrupted(site: Site, process: subprocess.Popen[str], *, times: int = 1) -> tuple[int, str]:
-    """Return exit code and error output after Ctrl-C; the rules that hold for every command."""
+    """Send Ctrl-C, and check the rules that hold for every command. Return exit code and error output."""
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=WAIT * PATIENCE)
@@ -208,7 +210,7 @@ def test_sigterm_ends_a_playground_that_is_kept_cleanly(site: Site) -> None:
 
 
 def called(hf: HostFactory, *command: str) -> subprocess.Popen[str]:
-    """Start a script in a session of its own, as at a terminal."""
+    """Start a script in a new session, as a shell on a terminal would."""
     return subprocess.Popen(
         [str(SCRIPTS / command[0]), *command[1:]],
         env=hf.environment | {"PATH": os.environ["PATH"]},

@@ -1,4 +1,5 @@
-"""The way of a request to an API server: the address, the proxy, and a new connection after a close."""
+"""The route of a request to an API server: the address, the proxy, and a new connection after the old one was
+closed."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ PODS = "/api/v1/namespaces/n/pods"
 
 
 class Server(ThreadingHTTPServer):
-    """Answers each request with an empty object, and remembers what was asked of it."""
+    """A server that answers each request with an empty object, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""An independent kubectl on the embedded cloud, with only the kubeconfig that the cloud writes."""
+"""A real kubectl on the embedded cloud. It gets only the kubeconfig that the cloud writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ spec:
 
 @pytest.fixture
 def simulator(shared: Simulator) -> Simulator:
-    """Return the simulator, empty, quick and without faults."""
+    """Return the module's simulator after a reset: without objects, with short times and without faults."""
     shared.reset()
     shared.impose(timings={"gke": QUICK})
     return shared
@@ -53,7 +53,8 @@ class Kubectl:
         self.environment = {"KUBECONFIG": str(kubeconfig), "HOME": str(home), "PATH": path}
 
     def run(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
-        """Run the program, and return both outputs. Raises AssertionError if it ends otherwise than expected."""
+        """Run kubectl, and return its output followed by its error output. Raises AssertionError if it ends with
+        another exit code than ``code``."""
         done = subprocess.run(
             [str(KUBECTL), *arguments],
             env=self.environment,

@@ -1,4 +1,5 @@
-"""A signal at any line of a wait: the main thread never waits for itself."""
+"""A signal during a wait, at any line of the waiting code. The signal's handler wakes the main thread, and must not
+block it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ PROGRAM = re.findall(r"exec \"\$python\" -I -c '\n(.*)' \"\$root\"", (SCRIPTS / 
 
 
 def posing_as(version: tuple[int, int, int], path: Path) -> Path:
-    """Return a Python that takes itself for an older one."""
+    """Return the path of a Python that reports an older version than it has."""
     pose = f"import sys; sys.version_info = {(*version, 'final', 0)}; sys.executable = {str(path)!r}"
     path.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -I -c "{pose}; exec(sys.argv.pop(1))" "$@"\n')
     path.chmod(0o755)
@@ -78,13 +78,13 @@ def test_an_old_python_can_read_what_it_is_given_to_run() -> None:
 
 @pytest.fixture
 def libraries(tmp_path: Path) -> str:
-    """Return a directory that breaks each program that has it in LD_LIBRARY_PATH."""
+    """Return a directory with broken libraries. A program with this directory in LD_LIBRARY_PATH cannot start."""
     return broken_libraries(tmp_path / "broken")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_script_starts_without_ego_s_libraries(name: str, libraries: str, tmp_path: Path) -> None:
-    """Call the script also through a link. Then the script starts programs of the system to follow the link."""
+    """Call the script also through a link, because it then starts programs of the system to follow the link."""
     hf = HostFactory(tmp_path)
     link = tmp_path / "link.sh"
     link.symlink_to(SCRIPTS / f"{name}.sh")
@@ -113,7 +113,7 @@ def test_the_check_of_an_installation_starts_without_ego_s_libraries(libraries: 
 def test_the_bundle_s_command_and_what_it_starts_are_without_what_ego_s_profile_exports(
     libraries: str, tmp_path: Path
 ) -> None:
-    """A kubeconfig's plug-in may be a Python, too."""
+    """The variables about Python must go, too, because a plug-in of a kubeconfig may be a Python program."""
     places = tmp_path / "bin"
     places.mkdir()
     command = Path(shutil.copy(ROOT / "deploy" / "bundle" / "provisioner", places))

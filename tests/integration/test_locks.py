@@ -18,13 +18,14 @@ WANTED = {"scripts": [], "loop": ["gke", "mig", "events"]}
 
 
 def locked(name: str) -> dict[str, str]:
-    """Return the versions of everything in a lock, by name."""
+    """Return the version of each package in a lock, by its name."""
     found = re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (LOCKS / f"{name}.lock").read_text())
     return {canonicalize_name(distribution): version for distribution, version in found}
 
 
 def required(extras: list[str]) -> Iterator[Requirement]:
-    """Yield the requirements in setup.cfg, with the extras that these extras name."""
+    """Yield the requirements in setup.cfg for these extras. If an extra names further extras, yield their requirements,
+    too."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     lines = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]

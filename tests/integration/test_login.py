@@ -1,4 +1,4 @@
-"""Logins to an API server: every form of credentials, their renewal, and the errors without credentials."""
+"""Logins to an API server: every form of credentials, their renewal, and the errors if credentials are missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ EPOCH = 1_900_000_000.0
 
 
 class Guard:
-    """A server that accepts some tokens, and gives out Google's: ``granted`` is its answer to a signed assertion."""
+    """A server that accepts some tokens. It also stands in for Google's token server: ``granted`` makes the response to
+    a signed assertion."""
 
     def __init__(self, directory: Path) -> None:
         self.tokens: set[str] = set()
@@ -123,7 +124,7 @@ def pool(directory: Path, **settings: Any) -> GkePool:
 
 
 def ask(api: KubeApi) -> bool:
-    """Return True if the server accepts our credentials."""
+    """Make a call. Return False if the server denies our credentials."""
     try:
         api.get("/api/v1/namespaces/n/pods")
     except KubeError as error:
@@ -478,7 +479,7 @@ def private_key() -> str:
 
 @pytest.fixture
 def key_file(tmp_path: Path, guard: Guard, private_key: str) -> Path:
-    """Return the key file of a service account whose tokens come from the guard."""
+    """Return the key file of a service account. Its tokens come from the ``guard``."""
     path = tmp_path / "key.json"
     account = {"type": "service_account", "client_email": "hf@example.iam", "private_key_id": "1"}
     path.write_text(json.dumps({**account, "private_key": private_key, "token_uri": f"{guard.plain}/token"}))
@@ -516,7 +517,8 @@ def test_a_key_file_that_was_exchanged_counts_at_the_next_call_and_half_of_one_d
 
 
 def test_the_token_of_a_key_says_the_account_s_address_too(guard: Guard, tmp_path: Path, key_file: Path) -> None:
-    """Otherwise a cluster knows the account only by a number, and a binding of its address has no effect."""
+    """Otherwise the cluster would know the account only by a number. A role bound to the account's address would have
+    no effect."""
     token_of(at_endpoint(tmp_path, credentials=key_file))
     (assertion,) = guard.assertions
     claims = assertion.split(".")[1]
@@ -576,7 +578,7 @@ def test_nothing_is_sent_in_the_clear(guard: Guard, tmp_path: Path, key_file: Pa
 
 
 class Source:
-    """Credentials that count, and how often they were read."""
+    """Credentials that count how often they were read and used."""
 
     def __init__(self) -> None:
         self.asked, self.renewed = 0, -1
@@ -674,7 +676,7 @@ def test_a_key_for_which_the_token_server_was_away_counts_later(
 
 
 class Recorded:
-    """Counts the calls of a method."""
+    """A method that counts its calls."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self._method, self.calls = method, 0

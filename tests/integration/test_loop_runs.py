@@ -24,7 +24,7 @@ from tests.support.hostfactory.provider import requesting
 
 @pytest.fixture
 def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
-    """Return a provider instance of which a loop has signed the state directory."""
+    """Return a provider instance. A loop has run on its state directory and ended."""
     here = Here(tmp_path, capfd)
     for name, value in here.environment.items():
         monkeypatch.setenv(name, value)
@@ -37,7 +37,7 @@ def hf(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def loop_reports(hf: Here) -> dict[str, bool]:
-    """Return the opinion of each program about the loop; the scripts read the heartbeat alone."""
+    """Return for each program whether it reports that the loop runs. The scripts read only the heartbeat."""
     message = hf.answer("requestMachines", requesting())["message"]
     request = next(iter(hf.recorded()[0]))
     reports = {"a script": "has not run for" not in message}

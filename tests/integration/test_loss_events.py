@@ -1,4 +1,5 @@
-"""Events on pods that ended by themselves: their texts for operators and the cluster's log, and the cost of a storm."""
+"""Events about pods that ended by themselves: their texts for operators and for the cluster's log, and their cost if
+many pods end at once."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def api(cloud: Simulator) -> Iterator[CoreV1Api]:
 
 
 def grid(directory: Path, cloud: Simulator, number: int, **pool: Any) -> Grid:
-    """Return a loop with pods on Spot nodes."""
+    """Return a provider instance with a running loop and pods on Spot nodes."""
     hf = Grid(directory, cloud, Case(number, "", lambda _: None, loop=False, pool=pool))
     (hf.conf / "pod.yaml").write_text(SPOT_POD)
     hf.start_loop()
@@ -54,7 +55,7 @@ def ours(api: CoreV1Api, place: str) -> list[Any]:
 
 
 def sent(cloud: Simulator) -> int:
-    """Return the number of Events that were sent to the cloud."""
+    """Return the number of Events that the provisioner has sent to the cloud."""
     calls: int = cloud.state()["calls"].get("events.create", 0)
     return calls
 
@@ -134,7 +135,7 @@ def backend(tmp_path: Path, cloud: Simulator) -> Iterator[GkeBackend]:
 
 
 def storm(count: int = STORM) -> list[Ended]:
-    """Return so many pods that end at once, a tenth of them with their nodes."""
+    """Return ``count`` pods that end at once. Every tenth pod ends with its node, and the others are preempted."""
     failure = Failure(ErrorClass.OTHER, "The machine vanished.")
     causes = [LossCause.NODE if number % 10 == 0 else LossCause.PREEMPTED for number in range(count)]
     fields: dict[str, Any] = {"uid": "a-uid", "lost": True, "failure": failure}

@@ -21,14 +21,14 @@ MASTER, ADDRESS = "master1.bank.example", "10.0.0.9"
 
 
 def profile(machine: Machine, *lines: str) -> str:
-    """Return the path of EGO's profile, which consists of these lines."""
+    """Write these lines as EGO's profile. Return its path."""
     file = machine.ego / "profile.platform"
     file.write_text("".join(f"{line}\n" for line in lines))
     return str(file)
 
 
 def ego_conf(machine: Machine, *lines: str) -> str:
-    """Return the path of EGO's profile, whose EGO has these lines in its ego.conf."""
+    """Write these lines as EGO's ego.conf, and a profile that leads to it. Return the path of the profile."""
     place = machine.ego / "kernel" / "conf"
     place.mkdir(parents=True)
     (place / "ego.conf").write_text("".join(f"{line}\n" for line in lines))
@@ -36,7 +36,7 @@ def ego_conf(machine: Machine, *lines: str) -> str:
 
 
 def joins(machine: Machine, **environment: str) -> list[str]:
-    """Start a pod, let it join, and end it by SIGTERM. Return the lines of its log before it joined."""
+    """Start a pod, let it join, and end it by SIGTERM. Return the lines that it logged before it joined."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **environment)
     joined = f"joined {environment.get('HF_EGO_MASTER', 'master1')} as {NAME}"
     until(lambda: machine.log.exists() and joined in log_lines(machine), 30, what="it has joined")
@@ -53,7 +53,8 @@ exec {program} "$@"
 
 
 def guard(machine: Machine, *names: str) -> None:
-    """Note which of these programs starts with EGO's libraries: here it needs none of them, but may elsewhere."""
+    """Replace these programs by stand-ins that record a start with EGO's libraries. On this host the programs would
+    start anyway, but elsewhere they may fail."""
     for name in names:
         file = machine.getent.with_name(name)
         file.write_text(GUARD.format(program=shutil.which(name)))
@@ -67,7 +68,8 @@ def guard(machine: Machine, *names: str) -> None:
 def test_ego_s_programs_alone_start_with_ego_s_libraries(
     script: str, machine: Machine, metadata: MetadataServer, tmp_path: Path
 ) -> None:
-    """From its first step to its last: curl, getent, runuser and all others of the system would not start with them."""
+    """In all steps of the script, curl, getent, runuser and all other programs of the system must start without EGO's
+    libraries. They would fail with them."""
     libraries = broken_libraries(tmp_path / "broken")
     (machine.ego / "account").write_text("hf secret")
     password = machine.ego / "password"
@@ -124,7 +126,8 @@ def test_the_shutdown_script_starts_ego_s_programs_alone_with_its_libraries(
 
 @pytest.mark.parametrize("options", [":", "set -u", "set -e", "set -o pipefail", "set -euo pipefail"])
 def test_no_profile_ends_the_script_that_reads_it(machine: Machine, options: str) -> None:
-    """The options of the shell hold again after it, and its last command may fail."""
+    """A command of the profile may fail, and the profile may set options of the shell. The script must continue with
+    its own options."""
     lines = ("OLD=$EGO_UNSET", "false", "false | true", "set -e", "test -d /no/such/directory")
     show = "$-:$(shopt -o pipefail || :)"
     line = f'{options}; before="{show}"; . {MACHINE}/lib.sh; [ "$before" = "{show}" ] && touch $EGO/same'
@@ -171,7 +174,7 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
     ],
 )
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
-    """Let the machine try for 200 s. The steps before and after EGO's wait take a minute of this time."""
+    """The machine tries to join for 200 s. The steps before and after EGO's wait need a minute of this time."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
     expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "
@@ -247,7 +250,7 @@ LINE = f"{ADDRESS} {MASTER} master1"
 
 @pytest.mark.parametrize("place", ["EGO_CONFDIR", "EGO_TOP"])
 def test_a_master_s_address_is_written_once_for_system_and_ego(machine: Machine, place: str) -> None:
-    """A second boot of an instance finds it."""
+    """The second boot of an instance must find the line and not write it again."""
     given = {"HF_EGO_PROFILE": ego_conf(machine), "HF_EGO_MASTER": MASTER, "HF_EGO_MASTER_ADDRESS": ADDRESS}
     conf = machine.ego / "kernel" / "conf"
     if place == "EGO_CONFDIR":
@@ -318,7 +321,8 @@ exec setsid "$@" >"$EGO/service" 2>&1 </dev/null &
 def test_with_a_library_of_its_image_a_start_up_script_ends_after_joining(
     machine: Machine, metadata: MetadataServer, tmp_path: Path, systemd: bool
 ) -> None:
-    """Run it as a step of another start-up script, which then continues. The settings are still attributes."""
+    """Run the script as a step of another start-up script, which then continues. The settings still come from the
+    instance's attributes."""
     del metadata.values["instance/attributes/hf-machine-lib"]
     library = Path(shutil.copy(MACHINE / "lib.sh", tmp_path / "lib.sh"))
     command = machine.getent.with_name("systemd-run")
