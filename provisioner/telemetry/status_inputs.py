@@ -202,7 +202,7 @@ def loop_document(signs: LifeSigns) -> Document:
 
 
 def _waits_message(signs: LifeSigns) -> str:
-    """Return a message about a loop that still waits for calls of its predecessor; empty if no loop waits."""
+    """Return a message about a loop that waits until the calls of its predecessor are over; empty if no loop waits."""
     until, pid, host = (signs.holder.get(key) for key in ("waits_until", "pid", "host"))
     if signs.fate != "waits" or not isinstance(until, str):
         return ""

@@ -162,7 +162,8 @@ class StatusModel:
 
     @property
     def unmet_machines(self) -> int:
-        """Return the number of missing machines of open requests. Count only the reasons that need attention."""
+        """Return the number of missing machines of open requests. Do not count machines that are missing for a reason
+        that needs no attention."""
         return sum(one["machines"] for request in self.requests for one in request["missing"] if not one["quiet"])
 
     @property
@@ -347,7 +348,8 @@ def _machine_alarms(status: StatusModel) -> Iterator[str]:
 
 
 def _count_by_reason(machines: Sequence[Document]) -> Iterator[tuple[Document, int]]:
-    """Yield the first machine of each pool and reason, and the number of machines with this pool and reason."""
+    """Group machines by pool and reason. Yield the first machine of each group, and the number of machines in the
+    group."""
     firsts = {(one["pool"], one["text"]): one for one in reversed(machines)}
     for reason, count in Counter((one["pool"], one["text"]) for one in machines).items():
         yield firsts[reason], count

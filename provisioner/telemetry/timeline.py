@@ -36,7 +36,7 @@ class Subject(NamedTuple):
 
     @property
     def request(self) -> str:
-        """Return the request's id. A request has its own id. A machine has the request's id in its name. Return an
+        """Return the id of the request to which the subject belongs. The name of a machine contains this id. Return an
         empty text for other subjects."""
         if self.kind is Kind.REQUEST:
             return self.id

@@ -344,7 +344,7 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
 
 @built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
-    """check_install.sh on HostFactory's host must check the same state directory as the pod."""
+    """The page's command runs check_install.sh in the pod. It must check the state directory of the loop."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (command,) = re.findall(
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
