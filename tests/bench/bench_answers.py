@@ -30,7 +30,7 @@ from tests.support.hostfactory.provider import HostFactory
 from tests.support.stores import add_request
 
 GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
-"""Most times a later call's wall time, by machines in the answer."""
+"""Goal by number of machines in the answer: the largest ratio of a first call's wall time to a later call's."""
 
 
 def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, int]:

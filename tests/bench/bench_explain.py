@@ -32,7 +32,7 @@ from tests.unit.core import NOW, REQUEST, TEMPLATE, memory, name, record, runnin
 
 SIZES = (0, 1_000, 10_000)
 GOAL = 1.0
-"""Seconds of CPU at most, at the largest size."""
+"""Goal at the largest size: the largest number of CPU seconds."""
 REPEATS = 3
 REFUSED = "ZONE_RESOURCE_POOL_EXHAUSTED: the zone does not have enough resources available"
 Line = dict[str, object]

@@ -49,14 +49,14 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 4
-"""Number of groups of which one is regional; the others are zonal."""
+"""One of this many groups is regional, and the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
 QUICK_PODS = {"schedule": 0.5, "start": 0.5, "ready": 0.5, "stop": 1, "confirm": 0.5}
 BOOT_PATIENCE = 180.0
 LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupManagers.list")
-"""The calls of an observation at a quiet group."""
+"""The calls of an observation of a group without changes."""
 
 
 def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
@@ -146,13 +146,14 @@ class Measured:
     """The results of a run."""
 
     caused: int
-    """Calls that the creates caused: themselves, their operations, the lists of members."""
+    """The number of calls that the creates caused: the creates themselves, calls about their operations, and lists of
+    members."""
     burst: int
-    """All calls from the first create until every machine was seen running."""
+    """The number of all calls from the first create until every machine was seen running."""
     quiet: int
-    """All calls of a minute in which nothing changes."""
+    """The number of all calls in a minute in which nothing changes."""
     unseen: float
-    """Seconds between the starts of two observations of a group in that minute, at most."""
+    """The longest time in that minute between the starts of two observations of a group, in seconds."""
 
 
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:

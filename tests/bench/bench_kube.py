@@ -42,7 +42,7 @@ VERBS = ("create", "delete")
 PARTS = ("rate", "hold", "react")
 
 Rounds = Mapping[tuple[str, str], list[Rate]]
-"""By client and verb, one rate a round."""
+"""The rates of all rounds, by client and verb."""
 
 console = Console(width=110)
 

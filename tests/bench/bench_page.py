@@ -32,7 +32,7 @@ from tests.bench.bench_status import REQUESTS, grid, leave
 
 SIZES = (0, 1_000, 10_000)
 GOAL = 0.1
-"""Seconds of CPU at most, at the largest size."""
+"""Goal at the largest size: the largest number of CPU seconds."""
 REPEATS = 7
 JOURNALS = ("empty", "lives", "refusals")
 

@@ -48,9 +48,10 @@ SIZES = (1_000, 10_000, 100_000)
 PER_REQUEST = 10_000
 COPY = "copy of the slots"
 GOALS = {"open all": 8.0, "all begin to run": 12.0, "steady": 3.0, "100 vanish": 3.0, "quiet cycle": 0.5}
-"""Most times that a plan may take of what copying the same slots takes, at 10,000 and at 100,000."""
+"""Goals for 10,000 and for 100,000 slots: the largest ratio of a plan's time to the time of copying the same slots."""
 GROWTH = 12.0
-"""Ten times the slots may take so many times as long, or a fifth more than what copying them takes."""
+"""Goal: the largest ratio of a plan's time with ten times the slots to its time with the slots. If 1.2 times the same
+ratio of the copies is larger, that is the goal."""
 REPEATS = 9
 
 

@@ -27,11 +27,11 @@ from tests.support.stores import add_request
 
 SIZES = (0, 100, 1_000, 10_000, 50_000)
 GOALS = {0: 2.0, 100: 2.0, 1_000: 3.0, 10_000: 3.0, 50_000: 4.0}
-"""Most times the bare import's wall time, by machines in the state."""
+"""Goals by number of machines in the state: the largest ratio of a script's wall time to that of the bare import."""
 GOAL_MEGABYTES = 40.0
-"""Peak memory."""
+"""Goal: the largest peak memory."""
 BATCH = 100
-"""Machines per request: HF's own batch limit."""
+"""Number of machines in a request. HF itself sends no larger batches."""
 LOSSES = 5
 """Number of lost machines, because getReturnRequests reads intent only if it has machines to report."""
 

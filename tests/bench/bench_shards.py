@@ -49,16 +49,16 @@ GOAL, GOAL_QUIET = 1.3, 2.0
 PARTS = ("hold", "shards", "pods")
 PODS, POD_SHARDS = 10_000, 2
 HELD, HELD_REQUESTS = 10_000, 100
-"""Machines and requests of a loop that holds."""
+"""The numbers of machines and of requests in the part ``hold``."""
 SETTLE_SECONDS, QUIET_SECONDS = 20.0, 60.0
 REQUEST = 10_000
-"""Machines of a request: HF's maximum."""
+"""Number of machines in a request, which is HF's maximum."""
 PART_SECONDS = 1800.0
 LOOP = (
     "import sys; from provisioner.backends import registry; from provisioner.commands import cli;"
     "registry.BUILT_IN['fake'] = 'provisioner.lab.fake_backend'; sys.exit(cli.main(sys.argv[1:]))"
 )
-"""A loop that knows the kind in memory."""
+"""A loop that knows the kind whose machines exist only in memory."""
 
 console = Console(width=130)
 

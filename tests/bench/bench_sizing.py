@@ -40,10 +40,10 @@ from tests.bench.bench_store import MACHINES, answer, record
 from tests.support.processes import mebibytes
 
 USUAL = (100, 1_000)
-"""Some seconds each; 10,000 take minutes, and 50,000 many."""
+"""These sizes take some seconds each. 10,000 machines take minutes, and 50,000 take many minutes."""
 
 BEGUN, ENDED = 1.0, 3.0
-"""Hours of two runs of the same: what the second needs beyond the first is no start any more."""
+"""The hours of a shorter and a longer run. The difference of their needs does not include the start."""
 
 
 class Need(NamedTuple):

@@ -44,15 +44,15 @@ from provisioner.testing.waiting import until
 from tests.support.schedulers.slurm import NO_SLURM, SlurmCluster, is_installed
 
 GOALS = {"create": 4.0, "observe": 0.8, "delete": 4.0}
-"""Most seconds for 1,000 jobs."""
+"""Goals for 1,000 jobs: the largest number of seconds."""
 MOST_OF_PLAIN = {"create": 1.0, "observe": 1.5, "delete": 0.4}
-"""Most seconds as a multiple of those of the plain loop."""
+"""Goals: the largest ratio of our seconds to those of the plain loop."""
 QUIET_CYCLES = 5
 REQUEST, PREFIX, SCRIPT = "abcdefghij", "hf", "#!/bin/sh\nexec sleep 1000\n"
 VERSION = 38
 
 Seconds = dict[str, list[float]]
-"""By part, the seconds of each round."""
+"""The seconds of all rounds, by step."""
 
 console = Console(width=110)
 

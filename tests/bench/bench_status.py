@@ -31,7 +31,7 @@ from tests.unit.core import NOW, TEMPLATE, memory, record, running, slot
 REQUESTS = 50
 SIZES = (0, 1_000, 10_000)
 GOAL = 0.5
-"""Seconds of CPU at most, at the largest size."""
+"""Goal at the largest size: the largest number of CPU seconds."""
 REPEATS = 5
 
 

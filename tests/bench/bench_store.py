@@ -28,7 +28,7 @@ from tests.support.parts import make_slot
 
 REQUESTS, MACHINES = 100, 100
 GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}
-"""Most times the bare work."""
+"""Goals: the largest ratio of the database's time to the time of the least work."""
 
 
 def record(request: str) -> RequestRecord:

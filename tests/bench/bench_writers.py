@@ -29,13 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.hostfactory.provider import HostFactory
 
 STEADY, CALLS = 8, 80
-"""Writers at a time, and their calls in one round."""
+"""The number of writers that run at the same time, and the number of calls in a round."""
 BURST = 50
 """Writers that are started at once."""
 GOAL_RATE = 0.70
 GOAL_P95 = 1.5
 MACHINES = 100
-"""Machines of each request: HF's own batch limit."""
+"""Number of machines in a request. HF itself sends no larger batches."""
 
 LOCK_FREE = """#!/bin/sh
 exec {python} -I -c '

@@ -35,7 +35,8 @@ POD: Mapping[str, Any] = {
         }
     ],
 }
-"""A pod without a scheduler, so that the server only creates and deletes it, and a deleted pod is gone at once."""
+"""A pod that no scheduler assigns to a node. The server only creates and deletes it, and it is gone at once after a
+delete."""
 
 
 class Client(Protocol):

@@ -40,7 +40,7 @@ class Quiet(NamedTuple):
     """A loop that holds machines and has nothing to do."""
 
     milliseconds: float
-    """Processor time per cycle, with all that the process does between two."""
+    """Processor time from one cycle to the next, including all other work of the process."""
     lists: float
     """List calls."""
     megabytes: float

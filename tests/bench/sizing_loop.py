@@ -26,24 +26,24 @@ from tests.support.processes import cpu_seconds, mebibytes
 from tests.support.waiting import until
 
 EACH = -(-bench_gce.MACHINES // bench_gce.GROUPS)
-"""Machines of a group: Google lets a zonal one have a thousand."""
+"""Number of machines in a group. Google allows a thousand in a zonal group."""
 
 TEN, MINUTE, HOUR = 10.0, 60.0, 3600.0
 PATIENCE, SETTLED = 1800.0, 5.0
 SAMPLE_SECONDS = 1.0
 KUBERNETES = re.compile(r"(pods|nodes|events|namespaces|selfsubjectaccessreviews)\.")
-"""Methods that are no calls to Compute."""
+"""Methods that are calls of the Kubernetes API, and not of Compute Engine."""
 
 
 class Pace(NamedTuple):
     """Durations of a run, in seconds."""
 
     boot: float
-    """Until an instance runs."""
+    """Seconds until an instance runs."""
     lag: float
-    """``lag_seconds`` of the groups: so long their members are listed besides after a change."""
+    """``lag_seconds`` of the groups. For this time after a change, the loop lists also the group's members."""
     quiet: float
-    """Seconds without changes that are measured, and counted as a minute."""
+    """Seconds without changes that are measured. The calls are converted to a minute."""
 
 
 REAL = Pace(boot=45.0, lag=30.0, quiet=60.0)
@@ -57,15 +57,15 @@ class Use(NamedTuple):
     churn_cpu: float
     """Processor seconds of an hour in which all machines are also made and returned."""
     processors: float
-    """Kept busy in the fullest ten seconds."""
+    """Number of processors that are busy in the ten seconds with the most work."""
     mebibytes: float
-    """Most memory there ever was."""
+    """The peak memory."""
     quiet_calls: float
     """Calls to Compute in a minute in which nothing changes."""
     most_calls: float
-    """Calls to Compute in the fullest minute while machines were made and given back."""
+    """Calls to Compute in the minute with the most calls, while machines are created and returned."""
     pod_calls: int
-    """Creates and deletes of pods, of all."""
+    """Number of creates and deletes of pods in the whole run."""
 
 
 class Sample(NamedTuple):

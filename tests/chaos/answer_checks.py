@@ -29,7 +29,7 @@ STILL_WELL = frozenset(
     | {"attempt_error", "clock_skew", "false_start", "ip_exhausted", "no_ip", "quota", "size_limit", "slow_start"}
     | {"no_node_fits", "stockout", "unknown_words"}
 )
-"""Faults after which a running machine is whole: none of them excuses its loss to HF."""
+"""Faults that do not harm a running machine. They are no reason to report a machine as lost."""
 
 
 @dataclass(eq=False)
@@ -41,7 +41,7 @@ class Call:
     document: Mapping[str, Any]
     began: float
     life: int
-    """The life of HF that made the call; output for an HF that has ended was never read."""
+    """The number of HF's life in which the call was made. If that life has ended, HF has never read the output."""
     called: Called | None = None
     killed: bool = False
 
@@ -71,7 +71,7 @@ class HfView:
     returns: dict[str, list[str]] = field(default_factory=dict)
     """The machines of each return that has not ended."""
     to_return: set[str] = field(default_factory=set)
-    """Hosts that the provider takes back, and those whose return failed."""
+    """Hosts that the provisioner has asked HF to return, and hosts whose return failed."""
 
 
 class Ledger:
@@ -86,29 +86,31 @@ class Ledger:
         self.calls: list[Call] = []
         self.broken: list[str] = []
         self.templates: dict[str, tuple[str, int]] = {}
-        """Template and number of each request, printed or found in intent."""
+        """Template and number of machines of each request that a script printed or that was found in intent."""
         self.printed: set[str] = set()
         """Ids of requests and returns that a script printed."""
         self.recorded: set[str] = set()
         """Ids that were ever seen in intent."""
         self.terminal: dict[str, str] = {}
-        """Terminal entries as they were first printed, by id."""
+        """The terminal entry of each request as it was first printed, by id."""
         self.known_since: dict[str, float] = {}
         """Machines of terminal answers, and the time since which HF has them."""
         self.returned: dict[str, float] = {}
-        """Machines that HF asked to return, and when it first began to."""
+        """Machines that HF asked to return, and the time of HF's first such call."""
         self.perhaps_reported: set[str] = set()
-        """Ids whose end a killed script may have settled for an HF that then forgot them."""
+        """Ids of requests that may have ended in an answer which HF never read: its script was killed, or HF lost its
+        database meanwhile."""
         self.unreported: set[str] = set()
         """Requests whose end was not reported to HF before HF forgot them."""
         self.memory_made_again = False
-        """True if the provisioner's memory was damaged; running machines may then be those that were reported to HF."""
+        """True if the provisioner's memory was damaged. A rebuilt memory may assume that running machines were reported
+        to HF."""
         self.forgotten: dict[str, float] = {}
-        """Hosts of HF's earlier lives that no operator has returned yet, and since when."""
+        """Hosts that HF forgot with its database and that no operator has returned yet, with the time of the loss."""
         self.taken: set[str] = set()
-        """Machines that the harness took away itself."""
+        """Machines that the harness itself took away."""
         self.struck: dict[str, set[str]] = {}
-        """Modes of faults that struck at each target."""
+        """The modes of the faults that struck each target."""
         self.made: Counter[str] = Counter()
         self.foreign: set[str] = set()
 

@@ -26,7 +26,7 @@ from tests.chaos.answer_checks import PREFIX, PROVISIONER
 ROOT = Path(__file__).parents[2]
 NAMESPACE, GROUP, ZONE, PROJECT = "symphony", "hf-a", "us-central1-a", "demo-project"
 CAPS = {NAMESPACE: 8, GROUP: 8}
-"""Most machines of one template, by namespace or group."""
+"""The largest number of machines of one template, by namespace or group."""
 
 POOL: dict[str, Any] = {
     "max_machines": 8,
@@ -52,7 +52,8 @@ SETTINGS: dict[str, Any] = {
         "vms": {"kind": "mig", "project": PROJECT, "zone": ZONE, "group": GROUP, "lag_seconds": 2, **POOL},
     },
 }
-"""Every deadline and grace is as short as it can be: a minute holds what takes a day elsewhere."""
+"""Settings with the shortest possible deadlines and grace periods, so that a minute of the test shows what takes a day
+elsewhere."""
 
 TEMPLATES = {"Pods": ["pods"], "Vms": ["vms"], "Both": ["pods", "vms"]}
 ATTRIBUTES = {"type": ["String", "X86_64"], "ncpus": ["Numeric", "4"], "nram": ["Numeric", "8192"]}
@@ -88,7 +89,7 @@ class Arena(Playground):
 
     settings: dict[str, Any] = SETTINGS
     replicas = 1
-    """Number of loops below which a supervisor begins another one."""
+    """A supervisor starts a loop if fewer loops than this run."""
 
     def __init__(self, seed: int, program: tuple[str, ...] = ("provisioner",)) -> None:
         super().__init__()

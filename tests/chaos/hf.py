@@ -21,13 +21,13 @@ from tests.support.hostfactory.provider import Called
 TEMPLATE_IDS = sorted(TEMPLATES)
 CALL_SECONDS = 60.0
 POLL_SECONDS, DEMAND_SECONDS = 0.5, 0.4
-"""HF calls every 30 s; here all else is as much faster."""
+"""A real HF polls every 30 s. The other times of the test are shortened by the same ratio."""
 
 FORGOTTEN_SECONDS = 8.0
 """Seconds until an operator returns HF's hosts after HF lost its database; the provisioner keeps them until then."""
 
 MOST = 20
-"""Machines that HF wants at most."""
+"""The largest number of machines that HF wants."""
 
 
 class Accident:
@@ -59,7 +59,7 @@ class HostFactory:
         self._accidents: list[Accident] = []
         self._ended = threading.Event()
         self.wants = True
-        """False when HF asks for no machine and gives none back by itself."""
+        """False if HF requests no machines, and returns machines only if the provisioner asks for it."""
         self.asks_again = True
         """True if HF sometimes asks for requests that have ended."""
         self._threads = [threading.Thread(target=self._go_on, args=turn) for turn in self._turns()]

@@ -24,7 +24,7 @@ from tests.support.hostfactory.provider import COMMANDS
 EVERY = 1.2
 """Seconds between two disturbances."""
 WEATHER_EVERY = 3.0
-"""Seconds that some faults of the cloud last, before others take their place."""
+"""Seconds after which other faults of the cloud replace the present ones."""
 AT_ONCE = 3
 """Number of faults that are in force at the same time."""
 CALM = 4.0
@@ -47,7 +47,7 @@ SECONDS: dict[str, float] = {
     "stopped": 1.0,
     "watch_cut": 0.5,
 }
-"""``params.seconds`` of the faults that have them, where their default is longer than a run."""
+"""``params.seconds`` of the faults whose default is longer than a run."""
 
 
 @dataclass
@@ -60,13 +60,13 @@ class Stage:
     old: dict[str, Path]
     """Copies of state files that were put aside."""
     foreigners: dict[str, str]
-    """Machines of others beside ours: their names, and where."""
+    """The names of machines that others made beside ours, and the place of each."""
     faults: list[dict[str, Any]]
-    """The faults that stand now."""
+    """The faults that are in force now."""
 
 
 Act = Callable[[Stage, random.Random], str]
-"""Carries the disturbance out and returns a line that describes it."""
+"""A function that carries out a disturbance and returns a line about it."""
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -224,9 +224,8 @@ SELDOM: tuple[Act, ...] = (
     file_is_cut,
     old_file_is_put_back,
 )
-"""Little else happens until these files are fixed: a loop starts in seconds, and makes a memory again once all pools
-are seen.
-"""
+"""Disturbances that must be rare, because other acts have little effect until the loop runs and the files are whole
+again. A loop starts within seconds, and rebuilds a memory once it has seen all pools."""
 
 ACTS = (*OFTEN, *OFTEN, *OFTEN, *SELDOM)
 

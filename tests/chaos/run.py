@@ -18,9 +18,8 @@ from tests.chaos.monkey import ACTS, Stage, play, programme
 from tests.simulation.laws import Law
 
 REST_SECONDS = 130.0
-"""Seconds after the last fault until the world has to be at rest, and then until it has to be empty. They cover a
-throttled group's minute, every deadline and grace, and a start of the loop.
-"""
+"""Seconds within which the world must come to rest after the last fault, and seconds within which it must then become
+empty. They cover the minute of a throttled group, every deadline and grace period, and a start of the loop."""
 OPERATOR_SECONDS = 2.0
 """Seconds between two checks of the operator."""
 

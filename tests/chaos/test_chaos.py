@@ -19,9 +19,9 @@ pytestmark = pytest.mark.chaos
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "100"))
 ROUND_SECONDS = 100.0
-"""Seconds of one world with its rest; a failed seed is played again within that time."""
+"""Seconds for one world, including the time until it is at rest."""
 REST_SHARE = 0.4
-"""The share of a round that the rest takes as a rule."""
+"""The part of a round that the world usually needs to come to rest."""
 
 
 @pytest.mark.timeout(SECONDS + 400)

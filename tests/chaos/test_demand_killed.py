@@ -36,9 +36,10 @@ FIRST = int(os.environ.get("DEMAND_SEED", "0"))
 STORM_SECONDS = 25.0
 REST_SECONDS = 60.0
 MOST = 4
-"""Most machines of a template that are ever wanted; the places have room for more."""
+"""The largest number of machines of a template that is ever wanted. The places have room for more."""
 RECENT_SECONDS = 15.0 * PATIENCE
-"""Seconds for which a step may still follow a wish that has changed, for example because a service was killed."""
+"""Seconds after a change of the wish in which a step may still follow the old wish, for example because the service was
+killed."""
 LAST = {"Pods": 3, "Vms": 2, "Both": 1}
 
 

@@ -18,7 +18,8 @@ CASES = Cases()
 case = CASES.case
 
 FIRST_VERSION = Path(__file__).parent / "state-1"
-"""A state directory as the first release wrote it: one complete request of two machines, one complete return."""
+"""A state directory as the first release wrote it. It has one complete request of two machines, and one complete return
+request."""
 
 
 @case(96, "a whole life of 100 hosts → every machine ends, the cloud is empty", slow=True)

@@ -17,7 +17,7 @@ CASES = Cases()
 case = CASES.case
 
 F_GETPIPE_SZ = 1032
-"""Linux's own number: the pipe's capacity."""
+"""Linux's number of the fcntl command that returns the capacity of a pipe."""
 
 
 @case(33, "T1 x 3 → an id and a message; then running, then complete with 3 succeed")

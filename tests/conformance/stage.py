@@ -37,11 +37,11 @@ from tests.support.hostfactory.provider import INSTANCE, TEMPLATES
 from tests.support.waiting import PATIENCE, until
 
 SECONDS = 30.0
-"""Seconds that any act of the loop may take; on an idle machine it takes a tenth of a second."""
+"""Seconds that an action of the loop may take. On an idle machine it takes a tenth of a second."""
 
 PROJECT, ZONE = "demo-project", "us-central1-a"
 MIG_CASES = (54, 85)
-"""Cases about VMs: each has a managed instance group."""
+"""Cases about VMs. Each of them has a managed instance group."""
 
 TIMINGS: Mapping[str, Mapping[str, Any]] = {
     "gke": {"schedule": 0.01, "start": 0.02, "ready": 0.01, "stop": 0.02, "confirm": 0.01, "preempt_grace": 0.1},
@@ -58,15 +58,16 @@ class Case:
     """The action → the expected result, as in the checklist."""
     play: Callable[[Grid], None]
     loop: bool = True
-    """True when the loop runs."""
+    """True if the loop runs during the case."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of provisioner.yaml, beside those that every case has."""
     pool: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the one pool, beside those that every case has."""
     processes: bool = False
-    """True if the case is about what only a process has: stdin, signals, limits, seconds until its answer."""
+    """True if the case needs real processes, for example because it is about stdin, signals, limits or the time until
+    an answer."""
     slow: bool = False
-    """True when it takes many seconds."""
+    """True if the case takes many seconds."""
 
     @property
     def place(self) -> str:

@@ -37,7 +37,7 @@ class CommandPlace(Place):
 
     patience = 60.0
     file: str
-    """The sample."""
+    """The file name of the sample."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ IN_MEMORY = ["fake", "yard", "skeleton"]
 """The fake, a kind that another distribution brings, and the kind that ``provisioner new-kind`` copies."""
 
 COMMANDS = ["lsf", "lancium"]
-"""Commands that behave as the facts say."""
+"""Kinds of commands that behave as the documentation and the users say."""
 
 SCHEDULERS = [
     *(pytest.param(one, marks=pytest.mark.schedulers) for one in ("slurm", "slurm-cli", "gridengine", "task-spooler")),

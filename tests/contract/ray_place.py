@@ -21,7 +21,8 @@ from provisioner.testing.waiting import until
 from tests.ray.head import CPUS, ENDED, Head
 
 SLOWNESS = 5
-"""The factor of the time-out of calls. The first submission after a start of the head takes many seconds."""
+"""The time-out of calls is multiplied by this number, because the first submission after a start of the head takes many
+seconds."""
 FILLS = "fills-the-node"
 REFUSALS = {ErrorClass.DENIED: 403, ErrorClass.INVALID: 400}
 
@@ -30,7 +31,7 @@ class RayProxy(FaultProxy):
     """A fault proxy that can also refuse submissions, like a proxy in front of Ray's dashboard."""
 
     refusal = 0
-    """Status of the answers to submissions; 0: none is refused."""
+    """Status of the responses to submissions; 0 if submissions are not refused."""
 
     def _pass_on(self, handler: BaseHTTPRequestHandler, body: bytes, fault: Fault) -> None:
         if self.refusal and handler.command == "POST" and handler.path == JOBS:

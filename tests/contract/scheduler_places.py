@@ -34,7 +34,7 @@ case $verb-$(cat {directory}/fault) in
 esac
 exec "$@"
 """
-"""A program that runs another, or fails as it would."""
+"""A program that runs another program, or fails in its place."""
 
 
 class Commands(Protocol):

@@ -18,9 +18,9 @@ from tests.drill.provider_instance import Site
 
 Draw = Callable[[random.Random], Incident]
 SIDES = (("Pod", GKE, "grid"), ("Vm", MIG, "vms"))
-"""Templates of one pool, with the pool and its place."""
+"""For each kind of place: a template that only one pool can make, the pool, and the place."""
 PROCESSES = (incidents.ended, incidents.gone, incidents.hangs, incidents.stopped_script, incidents.silent_hostfactory)
-"""Injections about processes and their locks."""
+"""Functions that make incidents about processes and their locks."""
 
 
 def capacity(chance: random.Random) -> Incident:
