@@ -37,15 +37,16 @@ PACKAGES = ("provisioner", "hf_scripts")
 KINDS = "provisioner.backends"
 APART = ("provisioner.lab", "provisioner.testing")
 ENTRIES = frozenset({"provisioner", "provisioner.__main__"})
-"""The version, and what hands over to the command line: no rooms."""
+"""Modules that belong to no room: the version, and the module that calls the command line."""
 
 ROOMS, FLOORS, CLASS_LINES, COMPLEXITY, PARAMETERS = 25, 8, 200, 15, 6
 """Limits."""
 
 SMALL, SMALL_GOAL = 60, 15
-"""Lines below which a module holds hardly a thought, and how many such modules there should be at most."""
+"""A module with fewer lines is probably too small. The second number is the goal: the largest number of such modules.
+"""
 LARGE, LARGE_GOAL = 300, 10
-"""Lines above which a module holds more than one thought, and how many such modules there should be at most."""
+"""A module with more lines is probably too large. The second number is the goal: the largest number of such modules."""
 FIELDS_GOAL, PROTOCOLS_GOAL = 12, 8
 ENTERED_GOALS = {
     "first cycle of a request": (40, 280),
@@ -53,7 +54,7 @@ ENTERED_GOALS = {
     "requestMachines": (15, 110),
     "getRequestStatus": (12, 70),
 }
-"""Modules and functions that each part of a request's way should enter at most."""
+"""Goals: the largest number of modules and functions that each part of a request's way enters."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class House:
     files: Mapping[str, Path]
     """The file of each module."""
     imports: Set[tuple[str, str]]
-    """Importer and imported module."""
+    """Pairs of an importing and an imported module."""
 
     @cached_property
     def core(self) -> Mapping[str, Path]:
@@ -220,7 +221,7 @@ class Row:
     name: str
     measured: int
     limit: int | None = None
-    """The most that ``make lint`` takes."""
+    """The largest value with which ``make lint`` passes."""
     goal: int | None = None
 
 

@@ -198,7 +198,7 @@ def used(machines: int, kind: str) -> Use:
 
 
 def _complete(hf: HostFactory, ids: Sequence[str], meter: Meter) -> None:
-    """Wait until all these are reported to HostFactory as complete."""
+    """Wait until all these requests are reported to HostFactory as complete."""
 
     def are_complete() -> bool:
         meter.note()

@@ -34,7 +34,7 @@ BUILDS = {"test": ("tests.kube.build", "kustomize"), "kube": ("tests.kube.build"
 
 PATIENCE = {"TEST_PATIENCE": os.environ.get("TEST_PATIENCE", "4")}
 RERUNS = " --reruns 1" if os.environ.get("CI") == "true" else ""
-"""In CI alone a failed test is run once more."""
+"""Only in CI, a failed test is run once more."""
 
 
 class Gate:

@@ -15,7 +15,7 @@ UNAVOIDABLE = {
     "Windows": "the .bat files run on Windows only; their text is checked everywhere",
     "make test-kube": "the stage kube has them",
 }
-"""Words of the reasons that are accepted on every machine, and why."""
+"""Parts of skip reasons that are accepted on every machine, each with its justification."""
 
 UNAVAILABLE = {
     "needs gcloud": "Google's own archive alone has it, more than 100 MB",
@@ -47,7 +47,7 @@ class Result:
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of skipped tests by reason."""
     problems: list[str] = field(default_factory=list)
-    """Messages about what made the stage fail beside failed tests."""
+    """Messages about reasons other than failed tests why the stage failed."""
     again: Mapping[str, str] = field(default_factory=dict)
     """First failure of each test that passed only when it was run again."""
 

@@ -24,15 +24,15 @@ class Stage:
     target: str
     """The make target."""
     is_always_run: bool = False
-    """True if no record of a complete run can spare the stage."""
+    """True if the stage runs even if a recorded complete run would make it unnecessary."""
     marker: str = ""
     """The pytest marker of its tests; empty if the target runs no marked tests."""
     paths: tuple[str, ...] = ()
-    """Patterns of files on which the stage depends although no import shows it."""
+    """Patterns of files on which the stage depends without importing them."""
     needs: tuple[str, ...] = ()
     """Programs without which the stage cannot run at all."""
     judge: str = ""
-    """The module that runs the target instead of a bare make, and judges what its processes did."""
+    """A module that runs the target in the place of a bare make, and judges the effects of the target's processes."""
 
 
 STAGES = (
@@ -75,7 +75,8 @@ NO_STAGE = (
     "config/**",
     "deploy/**",
 )
-"""Files on which only lint and `make test`, which always run, depend, unless ``Stage.paths`` names them."""
+"""Files on which only lint and `make test` depend, which always run. If ``Stage.paths`` of another stage names a file,
+that stage depends on it, too."""
 
 LOADED_BY_NAME = {
     "provisioner.backends.registry": (
@@ -86,7 +87,8 @@ LOADED_BY_NAME = {
         "provisioner.backends.slurm.kind",
     ),
 }
-"""Modules that a module imports by a name it computes. Commands need no row: who starts a process needs them all."""
+"""Modules that another module imports by a name that it computes. Commands are not listed, because a test that starts a
+process depends on all of them anyway."""
 
 
 @dataclass(frozen=True)

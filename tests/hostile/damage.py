@@ -27,17 +27,17 @@ class Damage:
     """The cost of an attack so far."""
 
     descriptors: int = 0
-    """The most that were open."""
+    """The largest number of open descriptors."""
     threads: int = 0
-    """The most threads."""
+    """The largest number of threads."""
     mebibytes: float = 0.0
-    """The most above those before the attack."""
+    """The largest growth of memory since the attack began."""
     cpu: float = 0.0
     """Processor seconds since the attack began."""
     probes: list[float] = field(default_factory=list)
     """Seconds of each probe that was answered."""
     failed: list[str] = field(default_factory=list)
-    """Reasons why other probes were not answered."""
+    """The reasons why probes were not answered."""
 
     def __str__(self) -> str:
         slowest = max(self.probes, default=0)

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 ATTACK = "attack"
-"""The property by which a test records its figures: a mapping of ATTACK and columns to texts."""
+"""The name of the property in which a test records its figures. The value is a dict of texts: the attack and the
+columns."""
 
 DESCRIPTORS, MEBIBYTES, PROBE_SECONDS, REQUEST_SECONDS = 512, 200, 15, 10
-"""The limits of an attack: open descriptors, growth, and seconds of a probe and of a request, on an idle machine."""
+"""The limits of an attack on an idle machine: open descriptors, growth of memory, and seconds for a probe and for a
+request."""
 
 COLUMNS = {
     "descriptors": f"descriptors (≤ {DESCRIPTORS})",
@@ -26,7 +28,7 @@ BEFORE = {
     "big_head": "2.9 GB",
     "a body that unpacks to 600 MiB": "2 to 3 GB, by 1 MB on the wire",
 }
-"""The cost of an attack without bounds, as far as it was measured."""
+"""The cost of an attack when the loop had no limits yet, if that was measured."""
 
 
 def attack_table(reports: Iterable[Any]) -> str:

@@ -27,7 +27,8 @@ JUNK: Sequence[Any] = (
     *([], {}, [[]], [{}], {"a": {}}, [None], [1], ["x"], {"": None}),
 )
 SEEDS = st.integers(0, 2**40)
-"""Seeds of the alterations; the values that were read before decide what is drawn from them, and in which order."""
+"""Seeds of the changes. The values that a test has drawn before determine what is drawn from a seed, and in which
+order."""
 
 
 def mutated(document: Any, chance: random.Random) -> Any:

@@ -22,9 +22,9 @@ from tests.hostile.figures import ATTACK, DESCRIPTORS, MEBIBYTES, REQUEST_SECOND
 from tests.support.waiting import until
 
 MOST_DESCRIPTORS = 1024
-"""The limit of the loop's process, as most systems set it: half of it is left to the loop."""
+"""The limit of descriptors of the loop's process, as on most systems. The attackers may use half of them."""
 PROBES = 10
-"""Probes that are asked during an attack."""
+"""The number of probes during an attack."""
 CONNECTIONS = {
     "slow_head": 1150,
     "big_head": 100,

@@ -124,7 +124,7 @@ READERS: Mapping[str, tuple[Callable[[StateDir], object], ...]] = {
     ),
     "loop.lock": (lambda state: state.loop_lock.epoch(), lambda state: state.loop_lock.stopped_message()),
 }
-"""Readers of each file of the state directory, besides commands that read all of them."""
+"""Functions that read each file of the state directory. Commands that read all files are not listed."""
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from tests.support.waiting import until
 ROUNDS = int(os.environ.get("SIGTERM_ROUNDS", "12"))
 SEED = int(os.environ.get("SIGTERM_SEED", "1"))
 LINES = 20
-"""Lines of a loop's log among which the moments are: those of the start and of the first cycles with work."""
+"""The number of lines of a loop's log after one of which SIGTERM comes. They include the start and the first cycles
+with work."""
 BEGIN = """
 import sys
 from provisioner import __main__
@@ -28,7 +29,7 @@ sys.setswitchinterval(1e-5)
 sys.argv = ["provisioner", "--log-level", "DEBUG", "run", "--listen", "127.0.0.1:0"]
 __main__.main()
 """
-"""A loop whose threads take turns much more often than usual."""
+"""A program that runs a loop whose threads alternate much more often than usual."""
 
 
 class Loop:

@@ -33,10 +33,11 @@ from tests.support.hostfactory.provider import ROOT, HostFactory
 from tests.support.waiting import PATIENCE, until
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J\x85\u202egnirts\u2066\u200b\ufeff\r\nERROR forged"
-"""Escape sequences, C1 controls, overrides of direction, and the begin of a line that we have not written."""
+"""Escape sequences, C1 control characters, characters that reverse the direction of text, and the begin of a forged
+line."""
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202e\u2066\ufeff]|\\\\u00(?:1b|9b)|\\\\u202e")
-"""The characters of HOSTILE, raw or as JSON's escapes: no screen may have them."""
+"""The control characters in HOSTILE, raw or as escapes of JSON. No screen may have them."""
 
 SENTENCES = ("message", "reason", "statusMessage", "description")
 """Fields of the clouds' documents with texts for operators."""

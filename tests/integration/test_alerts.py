@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 PAGE = ROOT / "docs" / "alerts.md"
 QUICK = [(0, 1), (1, 2)]
-"""Losses that `make test` tries: the index of the lost loop, and the number of loops."""
+"""The cases that `make test` runs: the index of the loop that does not work, and the number of loops."""
 PROMTOOL = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian package prometheus)")
 
 SECONDS = 60 * PATIENCE
@@ -58,7 +58,7 @@ class Process:
     cycles: str = "+ +"
     job: str = "provisioner"
     more: Mapping[str, str] = field(default_factory=dict)
-    """Further series, whole."""
+    """Values of further series, by series."""
 
     def series(self) -> Iterable[dict[str, str]]:
         target = f'job="{self.job}", instance="{self.instance}"'

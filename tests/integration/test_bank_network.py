@@ -44,8 +44,8 @@ from tests.support.waiting import PATIENCE, until
 KUBE, COMPUTE = "kube.bank.test", "compute.bank.test"
 STS, PUBSUB = "sts.googleapis.com", "pubsub.googleapis.com"
 IAM = "iamcredentials.googleapis.com"
-"""Makes tokens of an account. Google's library also asks it where an account may be used from; where it is not reached,
-that holds nothing up."""
+"""The server that makes tokens of an account. Google's library also asks it for the locations from which the account
+may be used. If it cannot be reached, the library continues."""
 ACCOUNT = "hostfactory-provisioner@p.iam.gserviceaccount.com"
 GENERATE = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -128,7 +128,7 @@ class Bank:
     authority: Authority
     settings: dict[str, Any]
     streamed: set[str]
-    """With what Pub/Sub was asked for a stream of messages."""
+    """The credentials with which Pub/Sub was asked for a stream of messages."""
     environment: dict[str, str] = field(default_factory=dict)
 
     def start_process(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -19,7 +19,7 @@ from tests.support.clients.terraform import copied, terraform
 FOLDER = Path(__file__).parents[2] / "deploy" / "blueprint"
 BLUEPRINTS = sorted(FOLDER.glob("*.yaml"))
 STAGED = re.compile(r'ghpc_stage\("([^"]*)"\)')
-"""A file that the toolkit takes along, as seen from the blueprint."""
+"""A file that the toolkit copies into a deployment. Its path is relative to the blueprint."""
 NAME = {"type": "string", "pattern": r"^\w(-*\w)*$"}
 
 FORM: dict[str, Any] = {
@@ -68,7 +68,7 @@ FORM: dict[str, Any] = {
         },
     },
 }
-"""The fields that the toolkit accepts; it reads strictly, and refuses an unknown field."""
+"""The fields of a blueprint that the toolkit accepts. The toolkit refuses unknown fields."""
 
 
 def problems(blueprint: dict[str, Any], folder: Path = FOLDER) -> list[str]:

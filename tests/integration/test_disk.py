@@ -33,7 +33,7 @@ class Trouble:
     begin: Callable[[Disk], None]
     end: Callable[[Disk], None]
     words: str
-    """The operating system's."""
+    """The operating system's words for the fault."""
     advice: str
 
 

@@ -17,7 +17,7 @@ from tests.support.hosts import ROOT, other_python, python_version, tools
 from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-"""Bundles are made of what a package index sends."""
+"""The tests are slow because they download packages from a package index."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_it_holds_no_path_and_no_host_of_whoever_made_it(directory: Path) -> Non
 
 
 NEWER = ("3.12", "3.13")
-"""RHEL 9.4 and later, and 10, have 3.12."""
+"""Versions of Python for a bundle. RHEL 9.4 and later have a package of 3.12."""
 
 
 def test_a_host_that_has_a_newer_python_alone_is_installed_on(

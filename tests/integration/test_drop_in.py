@@ -57,7 +57,8 @@ QUICK = {"observe_seconds": 0.2, "lag_seconds": 0.2}
 PAGE = (ROOT / "docs" / "from-googles-connector.md").read_text()
 SHOWN = re.findall(r"(?ms)^   ```yaml\n   # (\w+)/provisioner.yaml\n(.*?)^   ```", PAGE)
 OURS = {instance: yaml.safe_load(lines) for instance, lines in SHOWN}
-"""provisioner.yaml by instance, as the page has it: the one file that is added, and only to take over what runs."""
+"""The page's provisioner.yaml for each instance. It is the only added file, and it is needed only to take over machines
+that run."""
 LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0.02}
 
 

@@ -63,7 +63,7 @@ class Case:
     status: str = COMPLETE
     running: int = 3
     words: str = ""
-    """Words in the message to HF."""
+    """Words that the message to HF must contain."""
     creates: Collection[int] = (1,)
     deletes: Collection[int] = (0,)
     """Possible numbers of deletes that reached the cloud a while after the terminal answer."""
@@ -85,22 +85,24 @@ TOO_OFTEN = {
         "op_error", "hf-a", limit=2, params={"status": 403, "code": "RESOURCE_OPERATION_RATE_EXCEEDED"}
     ),
 }
-"""Operations on one resource of the first group."""
+"""Faults that Google reports if one resource gets too many operations, here the first group."""
 
 NOT_READY = Fault("http_error", f"hf-a/.*{CREATES}", limit=1, params={"status": 400, "reason": "resourceNotReady"})
 
 
 FALSE_START = Fault("false_start", params={"seconds": 10})
-"""Each attempt is another VM, and observations see some of them."""
+"""Each attempt makes another VM, and observations see some of these VMs."""
 
 STOCK = "ZONE_RESOURCE_POOL_EXHAUSTED"
 BLIND = "could not be seen"
 
 REPEATED = range(1, 4)
-"""Possible numbers of calls if one call is repeated, by one machine that probes and then by the missing others."""
+"""Possible numbers of calls if one call is repeated: first for one machine as a trial, then for the machines that are
+still missing."""
 
 BACKED_OFF = range(3, 16)
-"""Ten minutes of a back-off that doubles from 5 s, one machine at a time."""
+"""Possible numbers of calls in ten minutes of a back-off that begins with 5 s and doubles, with one machine in each
+call."""
 
 CASES = [
     Case("F1 a stock-out that does not end", (Fault("stockout"),), ERROR, 0, STOCK, (2,), (2,)),

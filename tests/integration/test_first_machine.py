@@ -45,18 +45,19 @@ TIMES = ROOT / "config" / "demoinst" / "cloud.json"
 
 CLONE, ROOT_USER, HF_USER = "in a clone of this repository", "as root on HostFactory's host", "as HostFactory's user"
 HOME = {CLONE: "/home/clone", ROOT_USER: "/root", HF_USER: "/home/egoadmin"}
-"""Who types a block, and where."""
+"""The users who type blocks, and their home directories."""
 
 PROXIED, OUTSIDE, BY_GCLOUD = "behind a proxy", "outside of Google", "without Terraform"
-"""For whom a block is alone, after a comma. This host is behind a proxy; BY_GCLOUD is test_google_setup.py's."""
+"""Words after a comma in a block's first line, which name the only sites that need the block. The host of this test is
+behind a proxy. test_google_setup.py runs the blocks of BY_GCLOUD."""
 
 HF_TOP = "/home/egoadmin/ego/hostfactory"
 
 ACCOUNT = "hostfactory-provisioner@my-grid-project.iam.gserviceaccount.com"
-"""The loop's, which is attached to HostFactory's host."""
+"""The service account of the loop, which is attached to HostFactory's host."""
 
 CLUSTER = "203.0.113.7"
-"""The address of the cluster, to which the proxy alone leads."""
+"""The address of the cluster. Only the proxy can reach it."""
 
 REPLACED = {
     # No Google can be reached. Terraform itself makes the instance's files of the page's grid.tfvars, in Walk.cloud;
@@ -143,13 +144,13 @@ NOT_WALKED = {
 """The first lines of blocks that are no step."""
 
 REQUESTS = {"Large": "k2v9x0a7qd", "Small": "m7q4t1b8xe"}
-"""The page's requests, by the template that is asked for."""
+"""The ids of requests on the page, by template."""
 
 PODS_ALONE = re.compile(rf"kubectl |gcloud container|docker |{REQUESTS['Small']}")
-"""Marks of a block that a grid of instances alone leaves out."""
+"""Texts that mark a block for grids with pods. A grid that has only instances leaves the block out."""
 
 KINDS = {"Large": "mig", "Small": "gke"}
-"""The kind of their machines."""
+"""The kind of place of each template's machines."""
 
 
 def sections() -> list[tuple[str, str]]:
@@ -171,7 +172,7 @@ class Walk(ScratchHost):
         self._groups = ""
         self._open = ExitStack()
         self.ids: dict[str, str] = {}
-        """Requests and machines: how the page calls them, and how they are called here."""
+        """Ids of requests and machines: the page's id → the id in this test."""
 
     def __enter__(self) -> Self:
         tools()
@@ -544,4 +545,4 @@ WORKED: dict[str, Callable[[Walk, str], None]] = {
     "7": calls_are_logged,
     "8": all_removed,
 }
-"""By the step's number, that one sees what the page says that one sees; called with all that the step printed."""
+"""Checks by number of the step. Each gets all output of its step, and checks that it is as the page says."""

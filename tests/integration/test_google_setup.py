@@ -45,7 +45,8 @@ ALL = [
     *("--authorized-range", "198.51.100.0/28", "--pod-image", IMAGE, "--pod-env", "HF_EGO_MASTER=master1.bank.example"),
 ]
 ON_SIMULATOR = {"compute instance-groups managed describe", "compute instance-templates describe"}
-"""The commands of the script that gcloud carries out on the simulator; of others only the words are held to gcloud."""
+"""The script's commands that gcloud can run on the simulator. Of the script's other commands, only the syntax is
+checked."""
 DNS = "gke-0123456789abcdef.us-central1.gke.goog"
 """The DNS endpoint of the cluster."""
 CHANGING = re.compile(r"(create|create-auto|delete|undelete)$")
@@ -681,7 +682,7 @@ SAME = {
     "google_filestore_instance": "filestore instances",
     "google_secret_manager_secret": "secrets",
 }
-"""Names of a resource in Terraform and in gcloud."""
+"""Names of the same resource in Terraform and in gcloud."""
 
 BOUND = {
     "google_project_service": "services",
@@ -782,7 +783,7 @@ container_node_pool workers autoscaling.total_min_node_count workers total-min-n
 container_node_pool system initial_node_count hf num-nodes
 container_node_pool system autoscaling.total_min_node_count hf total-min-nodes
 """
-"""An argument of Terraform's, and the thing and option of gcloud's."""
+"""Each line has an argument in Terraform, and the resource and option in gcloud that have to agree with it."""
 
 
 @pytest.mark.parametrize("line", ALIKE.splitlines())

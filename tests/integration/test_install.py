@@ -22,12 +22,12 @@ from tests.support.installs import PREFIX, Bundles, both_bundles, done, install,
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.timeout(900)
-"""Bundles are made of what a package index sends."""
+"""The tests may take long because they download packages from a package index."""
 
 INSTALLER = ROOT / "deploy" / "bundle" / "install.sh"
 UNIT, LOGROTATE = "usr/lib/systemd/system/provisioner.service", "etc/logrotate.d/provisioner"
 BOTH_LOGS = 2
-"""The scripts' own, and that of EGO's loop."""
+"""The number of logs: that of the scripts, and that of the loop under EGO."""
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +311,7 @@ CHANGES = re.compile(r"\+ (env|ln|mv|rm|cp|sed|sync|\S+ -m) (?!.*/etc/)")
 """A line of the trace before a command that changes something below PREFIX."""
 
 CHANGES_MADE = 20
-"""At least so many does an upgrade make; a trace that is read wrongly shows fewer."""
+"""An upgrade makes at least so many changes. If the trace shows fewer, the test reads it wrongly."""
 
 
 def killed(directory: Path, root: Path, change: int) -> int:

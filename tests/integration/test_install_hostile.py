@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: what belongs to another user is made"),
 ]
-"""The bundle is made of what a package index sends."""
+"""The tests are slow because they download packages from a package index."""
 
 CALLER, OTHER_USER = UNPRIVILEGED_USER, UNPRIVILEGED_USER + 1
 OLD = "1.0.0"
@@ -132,7 +132,7 @@ def test_the_record_of_a_version_is_not_read_through_a_link(bundles: Bundles, ro
 
 
 WEAK = [(0o775, CALLER), (0o777, CALLER), (0o755, OTHER_USER)]
-"""Modes and owners by which others may write."""
+"""Modes and owners of a directory that let other users write to it."""
 
 
 @contextlib.contextmanager

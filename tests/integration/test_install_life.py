@@ -20,7 +20,7 @@ from tests.support.installs import NEWER, PREFIX, Bundles, both_bundles, done, o
 from tests.support.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-"""Bundles are made of what a package index sends."""
+"""The tests are slow because they download packages from a package index."""
 
 SPACE = "grid"
 STARTED = '"Provisioner started"'

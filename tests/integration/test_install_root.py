@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: users are made"),
 ]
-"""The bundle is made of what a package index sends."""
+"""The tests are slow because they download packages from a package index."""
 
 OLD = "1.0.0"
 OURS = "/opt/provisioner/* /usr/lib/*.d/provisioner* /usr/lib/systemd/system/provisioner* /etc/logrotate.d/provisioner"

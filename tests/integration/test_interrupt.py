@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE, until
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "demoinst"
 WAIT = 60.0
-"""Seconds that anything may take: nothing is judged by it."""
+"""Seconds that any step may take. The tests do not judge speed by this limit."""
 
 BEGIN = """
 import os
@@ -36,9 +36,9 @@ process_end.follow()
 os.write(2, b"follows\\n")
 __main__.main()
 """
-"""As ``python -m provisioner``, and says from when on it follows Ctrl-C: Python's own start is its own matter. Says,
-too, when all is done and it follows Ctrl-C no more. Not by ``print``, in the midst of which a Ctrl-C may not print
-again."""
+"""A program like ``python -m provisioner``. It writes a line once it follows Ctrl-C, because Python's own start is not
+tested. It writes another line when its work is done and it ignores Ctrl-C. It does not use ``print``, because Ctrl-C
+could interrupt ``print``."""
 
 
 @dataclass
@@ -101,7 +101,8 @@ COMMANDS = {
     "demo --keep": ["demo", "--keep"],
 }
 MOMENTS = (0.0, 0.4, 2.5)
-"""Seconds after a command began to follow Ctrl-C: while it imports, connects, waits, cleans up."""
+"""Seconds from the time at which a command can be interrupted until Ctrl-C. The command then imports, connects, waits
+or cleans up."""
 
 
 @pytest.fixture

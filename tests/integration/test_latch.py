@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.support.waiting import PATIENCE
 
 SECONDS = 60.0
-"""In which a process ends that does not wait for itself."""
+"""Seconds within which the process must end. A main thread that waits for itself would not end."""
 
 
 AT_EACH_LINE = """

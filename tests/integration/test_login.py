@@ -184,7 +184,7 @@ COUNTING = """
 n=$(($(cat "$RUNS" 2>/dev/null || echo 0) + 1)); echo $n > "$RUNS"
 printf '{"apiVersion": "%s", "kind": "ExecCredential", "status": {"token": "t%s"%s}}' "$VERSION" "$n" "$EXPIRES"
 """
-"""Gives token t1 at its first run, t2 at its second…"""
+"""A program that prints token t1 in its first run, t2 in its second run, and so on."""
 
 
 def user_of(path: Path | str, runs: Path, expires: str = "", **more: Any) -> dict[str, Any]:

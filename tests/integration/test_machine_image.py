@@ -314,7 +314,7 @@ SYSTEMD_RUN = """#!/bin/sh
 while [ "$1" != bash ]; do shift; done
 exec setsid "$@" >"$EGO/service" 2>&1 </dev/null &
 """
-"""Starts a service that is no child of who asks for it."""
+"""A stand-in of systemd-run. The service that it starts is no child of the process that calls it."""
 
 
 @pytest.mark.parametrize("systemd", [True, False], ids=["with systemd", "without"])
