@@ -47,7 +47,7 @@ os.fsync(file)'
 
 
 class Script(NamedTuple):
-    """One of the two scripts, with its command line and environment."""
+    """A script of the two that are compared, with its command line and environment."""
 
     command: list[str]
     environment: Mapping[str, str]

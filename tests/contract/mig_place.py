@@ -79,7 +79,7 @@ class MigPlace(Place):
         return sum(count for method, count in calls.items() if method.endswith(".createInstances"))
 
     def spawn_foreign(self, name: str) -> None:
-        """Make a member of the group. If the name looks like a name of ours, make an instance outside the group
+        """Make a member of the group. If the name has the form of our names, make an instance outside the group
         instead."""
         if name_pattern(PREFIX).fullmatch(name):
             zone = self._spec.all_zones[0]

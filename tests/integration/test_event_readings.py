@@ -1,4 +1,5 @@
-"""How the loop reads Events from the simulated API server: when, how often, and that it works without them."""
+"""Reading of Events from the simulated API server: its times, its number of calls, and a loop that works without
+Events."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_jobs_that_fit_no_template_are_named(pool: CondorPool) -> None:
 
 
 def test_unclaimed_capacity_is_used_before_new_machines(pool: CondorPool) -> None:
-    """One more job fits beside the job that runs on m1, and four jobs fit on the idle m2. Therefore m3 is not
+    """A further job fits beside the job that runs on m1, and four jobs fit on the idle m2. Therefore m3 is not
     needed."""
     pool.has([slot("m1", cpus=1), claimed("m1", cpus=3), slot("m2"), slot("m3")], ap1=[job()] * 5)
     assert wanted({"m1": "Small", "m2": "Small", "m3": "Small"}) == {"Small": 2}
