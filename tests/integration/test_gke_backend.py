@@ -369,7 +369,7 @@ def watching() -> int:
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
     """Return backends of several pools of one configuration. They do not watch."""
-    namespaces = Namespaces()
+    namespaces = Namespaces(bench.times)
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 
 
