@@ -134,8 +134,8 @@ class _Reader:
         return settings if number is None else settings.of_shard(shards, number)
 
     def check_adopted(self, settings: Settings) -> None:
-        """Report each prefix to adopt that overlaps with our own prefix. Two prefixes overlap if one prefix begins with
-        the other."""
+        """Report each prefix in ``adopt_prefixes`` (another provider's machines) that overlaps with our own prefix. Two
+        prefixes overlap if one of them begins with the other."""
         own = f"{settings.name_prefix}-"
         for number, prefix in enumerate(settings.adopt_prefixes):
             if own.startswith(prefix) or prefix.startswith(own):
@@ -143,8 +143,8 @@ class _Reader:
                 self.add_problem(f"adopt_prefixes.{number}", f"{wrong} that no adopted name begins with")
 
     def check_order(self, name: str, low: str, high: str) -> None:
-        """Report a section whose setting ``low`` is larger than its setting ``high``. A missing setting counts with its
-        default. Validation reports other mistakes."""
+        """Report a mistake if the setting ``low`` of a section is larger than its setting ``high``. A missing setting
+        has its default value. Values of a wrong type are reported elsewhere, by validation."""
         body = {setting: field.default for setting, field in SECTIONS[name].model_fields.items()}
         body |= written if isinstance(written := self.document.get(name), dict) else {}
         lower, upper = body[low], body[high]

@@ -104,7 +104,8 @@ def schema(kinds: Sequence[Kind[Any]]) -> Json:
 
 
 def _inner(model: type[Section]) -> dict[str, type[Section]]:
-    """Return the sections inside of a section, by the name of their first setting there."""
+    """Return the section types that are nested in a section. The key of each type is the dotted name of the first
+    setting that has this type."""
     found: dict[str, type[Section]] = {}
     for name, field in model.model_fields.items():
         section = section_in(field.annotation)
@@ -114,9 +115,9 @@ def _inner(model: type[Section]) -> dict[str, type[Section]]:
 
 
 def _prefix(kind: Kind[Any]) -> str:
-    """Return the beginning of the names of a kind's definitions in the schema.
+    """Return the text with which the schema begins the names of a kind's definitions.
 
-    Our own kinds have an empty prefix. A kind from another distribution has its own name as prefix. Classes in two
+    Our own kinds need no such prefix. A kind from another distribution has its name as prefix, because classes in two
     distributions may have the same names.
     """
     return "" if type(kind).__module__.startswith("provisioner.") else f"{kind.name}."

@@ -49,8 +49,8 @@ class Configuration:
     def refresh(self, limits: Limits, memory: Memory | None) -> Limits:
         """Return the limits in effect. These are new limits if the files have changed and are valid, else ``limits``.
 
-        Refused files are read again at each call. They may become valid without a change, for example when a machine
-        ends.
+        Files that were refused are read again at each call, because they may become valid without a change. For
+        example, a template can be removed once its last machine is gone.
         """
         directory = self._directory_signature()
         if not self.refused and self._get_signature(directory) == self._signature:

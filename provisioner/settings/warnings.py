@@ -25,7 +25,8 @@ too."""
 
 
 def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str]:
-    """Return a line for each doubtful setting. Raises OSError or ValueError if a file has changed meanwhile."""
+    """Return a line for each doubtful setting. Raises OSError or ValueError if a file has changed since the settings
+    were read, and cannot be read any more."""
     of_templates = [
         line
         for template in templates
