@@ -55,8 +55,8 @@ class Located:
 
 
 def tries() -> Iterator[bool]:
-    """Yield once for each try to read a file that may come from a cache. Pause between two tries. The value is True for
-    the last try, else False."""
+    """Yield once for each try to read a file that may come from a cache. Pause between two tries. The yielded value is
+    True only for the last try."""
     for turn in range(OPEN_AGAIN):
         yield False
         time.sleep(FIRST_PAUSE * 2**turn)
@@ -76,8 +76,8 @@ def read_whole(path: str, advice: str) -> bytes:
 def read_if_present(path: str, advice: str) -> bytes | None:
     """Return the file's content as ``read_whole`` does; None if the file is missing.
 
-    The function opens the file again if the NFS server has replaced the file meanwhile (ESTALE). It also does so if the
-    file has two names (hard links). An NFS cache may still show a temporary name.
+    On NFS, two errors may be temporary, so the function then tries again. ESTALE: the server has replaced the file.
+    EMLINK: the file has two names (hard links), perhaps because a cache still shows the name of a temporary file.
     """
     for is_last in tries():
         try:

@@ -73,11 +73,11 @@ class StateStorage(Storage):
 
 
 def _beginning(path: str, mark: bytes) -> bytes:
-    """Return the content before ``mark`` in a file with one of the endings in ``ENDS``.
+    """Return the content before ``mark``, which is a table's name in quotes.
 
-    ``mark``: a table's name in quotes. Quotes inside a JSON text have backslashes, so only a key matches. The content
-    before a key at another depth does not parse. Raises OSError. Raises ValueError if the file has another ending or
-    lacks ``mark``.
+    Only a key can match, because quotes inside a JSON text have backslashes. If a key of another depth matches, the
+    returned content is not valid JSON, so the caller notices. Raises OSError. Raises ValueError if the file lacks
+    ``mark`` or has none of the endings in ``ENDS``.
     """
     with closed_at_end(open_own(path, os.O_RDONLY)) as descriptor:
         size = os.fstat(descriptor).st_size

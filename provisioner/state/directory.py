@@ -264,8 +264,8 @@ class StateDir(StateFiles):
         return Polled(answers, self.heartbeat.silent_seconds_until(touched) if touched else None)
 
     def _answers(self, ids: list[str]) -> dict[str, Answer | None]:
-        """Return for each id the settled answer, or else the published answer. The answer is None for an id that only
-        intent has."""
+        """Return the answer to each id: the settled answer if there is one, else the published answer. The answer is
+        None if the id is in intent and has no answer yet."""
         answers: dict[str, Answer | None] = {}
         unsettled = []
         for id_ in ids:

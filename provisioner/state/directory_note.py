@@ -22,8 +22,8 @@ KEPT = 5
 
 
 def read_note(path: str, directory: str) -> list[str]:
-    """Return the directories in the note at ``path``, the newest last; empty if the note cannot be read. ``directory``
-    itself is returned as an empty text."""
+    """Return the directories in the note at ``path``, the newest last; empty if the note cannot be read. If
+    ``directory`` is one of them, an empty text takes its place."""
     with suppress(OSError, ValueError):
         own, noted = os.path.realpath(directory), read_own(path) if path.endswith(SUFFIX) else b""
         return ["" if one == own else one for one in noted.decode().splitlines()]
@@ -38,7 +38,7 @@ def add_to_note(path: str, directory: str) -> None:
 
 
 def find_former(path: str, directory: str) -> str:
-    """Return the newest other directory in the note at ``path`` that has requests of HostFactory; empty if there is
-    none. ``directory``: the directory that does not count."""
+    """Return the newest directory in the note at ``path`` that contains ``intent.json``; empty if there is none.
+    ``directory`` itself is not considered."""
     others = reversed(read_note(path, directory))
     return next((one for one in others if one and os.path.exists(os.path.join(one, "intent.json"))), "")

@@ -94,8 +94,8 @@ def with_hold(holds: Holds, hold: Hold) -> Holds:
 
 
 def without_holds(holds: Holds, kinds: Collection[HoldKind], by: Hold) -> Holds:
-    """Return the holds without the holds of these kinds on the target of ``by``. ``by`` describes the release: who
-    released the holds, when and why."""
+    """Return ``holds`` after a release. ``by`` describes the release: its target, operator, time and reason. The holds
+    of these kinds on this target are no longer in force."""
     removed_keys = {_key(hold) for hold in holds.current if hold.kind in kinds and hold.target == by.target}
     if not removed_keys:
         return holds

@@ -93,8 +93,8 @@ class IntentFile(StateFile):
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return the documents of those ids (requests or returns) that intent contains. This method does not import the
-        model, so that scripts start fast.
+        """Return intent's documents of these ids of requests and returns. Skip ids that intent lacks. This method does
+        not import the model, so that scripts start fast.
 
         Raises the errors of ``read``. Raises StateStale if the file is an old copy and lacks an id.
         """
@@ -242,13 +242,12 @@ class IntentStore(IntentFile):
             self._save(self._new_tables(provisioner), lock, lock.generation + 1)
 
     def add(self, added: Rows, *, create_for: str | None = None, wait: float = LOCK_WAIT) -> None:
-        """Add requests and returns durably, by table and new id. One write also adds the documents of waiting scripts.
+        """Add requests and returns durably, by table and unused id. The same write also adds the documents that waiting
+        scripts have posted.
 
         ``create_for``: the provisioner id. In a new state directory, the first addition creates the file for this
-        provisioner. Another provisioner's file is refused.
-
-        Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and StateError
-        for another provisioner's file.
+        provisioner. Raises StateMissing, StateUnreadable, StateTooNew, StateStale, StateUnwritable or LockTimeout, and
+        StateError if the file belongs to another provisioner.
         """
         self._check_ready(create_for)
         write, lock = BatchedWrite(self.path, added), DataLock(self.lock_path, wait)
@@ -267,8 +266,8 @@ class IntentStore(IntentFile):
                 raise
 
     def _wait_for_turn(self, write: BatchedWrite, lock: DataLock, create_for: str | None) -> bool:
-        """Wait for the lock. Return True if this process has the lock. Return False if another writer has written the
-        posted documents. Raises LockTimeout."""
+        """Wait for the lock. Return True if this process has the lock. Return False if another writer has meanwhile
+        written the documents that this process posted. Raises LockTimeout."""
         terms = {"schema": SCHEMA} if create_for is None else {"schema": SCHEMA, "provisioner": create_for}
         with write.posted(terms):
             if lock.acquire(stop=write.is_gone):
@@ -308,7 +307,7 @@ class IntentStore(IntentFile):
             yield from ((name, key, document) for key, document in write.tables.get(name, {}).items())
 
     def _join(self, writes: Iterable[BatchedWrite], tables: Tables) -> list[BatchedWrite]:
-        """Add the documents of the writes to the tables; return the writes whose ids were all unused."""
+        """Add the documents of each write whose ids are all unused. Return these writes."""
         joined = []
         for write in writes:
             if not any(key in tables[name] for name, key, _ in self._rows(write)):
@@ -318,7 +317,7 @@ class IntentStore(IntentFile):
         return joined
 
     def _write(self, tables: Tables, lock: DataLock) -> None:
-        """Write the tables with their changes, together with all posted writes whose owners wait."""
+        """Write the tables, together with the documents that waiting scripts have posted."""
         generation = generation_of(tables) + 1
         joined = self._join(find_waiting(self.path, get_meta(tables)), tables)
 

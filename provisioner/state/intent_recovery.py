@@ -82,8 +82,8 @@ class Recovery:
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Return the kinds of unreadable files that the recovery moves aside before it writes. The write of intent
-        itself moves an unreadable intent aside."""
+        """Return the kinds of unreadable files that the recovery moves aside before it writes. Intent is not among
+        them, because the write of intent itself moves an unreadable intent aside."""
         kinds = ("memory", "status")
         return tuple(kind for kind in kinds if self.files.conditions[kind] is Condition.UNREADABLE)
 
@@ -114,7 +114,7 @@ class Recovery:
         return self.latched and (applied or not self.writes)
 
     def keeps_brake(self, *, applied: bool) -> bool:
-        """Return True if a release of the brake would have no effect now."""
+        """Return True if a release of the brake is refused now, because files are wrong or memory cannot be used."""
         return not self.releases(applied=applied) and (self.is_wrong or not self.files.is_fine("memory"))
 
 

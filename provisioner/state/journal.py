@@ -75,7 +75,8 @@ class Journal:
     def append(self, entries: Iterable[Line]) -> None:
         """Add one line per entry, in one write, without fsync.
 
-        Raises StateUnwritable. The next call then writes these lines again.
+        Raises StateUnwritable. The lines that could not be written are kept, up to ``UNWRITTEN_BYTES``, and the next
+        call writes them first.
         """
         text = "".join([_encode(entry) + "\n" for entry in entries])
         if not text:
@@ -124,11 +125,11 @@ class Journal:
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of ``needles``, which the caller has encoded as JSON. With ``newest``,
-        search only the newest file.
+        """Return the lines that contain one of ``needles``, encoded as JSON by the caller. With ``newest``, search only
+        the newest file. The excerpt names an unreadable file.
 
-        ``most``: maximum number of lines of each file, the newest lines. If this limit cuts lines, the oldest cycle
-        left may be incomplete. It is left out, except as the only cycle. The excerpt names an unreadable file.
+        ``most``: maximum number of lines from each file. Older lines are cut off. The oldest cycle may then be
+        incomplete, so it is left out, unless no other cycle is left.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []
@@ -146,8 +147,8 @@ class Journal:
     def _contents(self, names: Iterable[str]) -> tuple[list[bytes], str]:
         """Return the files' contents, the oldest first, and the reason why a file cannot be read.
 
-        ``names``: the newest file first. A rotation renames a file to a name that is searched later. So every file is
-        found. A file may be found twice, but counts once, because its inode is the same.
+        ``names``: the newest file first. If a rotation renames a file meanwhile, the search still finds it, because its
+        new name is searched later. A file that is found under two names counts once, because its inode is the same.
         """
         contents: dict[tuple[int, int], bytes] = {}
         unreadable = ""

@@ -26,7 +26,7 @@ def touch(path: str, content: bytes = b"") -> int:
     """Set the file's modification time to the file system's present time. Return this time in ns. Create a missing
     file. Raises OSError.
 
-    If there is content, the write of the content sets the time.
+    If ``content`` is given, writing it also sets the time.
     """
     with closed_at_end(open_shared(path, os.O_WRONLY)) as descriptor:
         if content:
@@ -57,7 +57,8 @@ def touch_within(path: str) -> int:
 
 
 def make_shared_directory(path: str) -> None:
-    """Create a directory in the state directory, never the state directory itself. An inherited setgid bit stays."""
+    """Create a directory inside the state directory. Do not create the state directory itself. The new directory keeps
+    a setgid bit that it inherits, so that its files get the group of the state directory."""
     if not os.path.isdir(os.path.dirname(path)):
         raise missing(path, "")
     with writing(path), suppress(FileExistsError):
@@ -158,8 +159,8 @@ class Heartbeat(Located):
     def silent_seconds_until(self, reference_ns: int) -> float | None:
         """Return the seconds from the last heartbeat to ``reference_ns``, the time at which another file was touched.
 
-        Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). An error here must not fail a
-        call that has recorded its request.
+        Return None if there is no heartbeat, or if its time is unknown (ESTALE on NFS). No error is raised, because the
+        caller has recorded its request already and must not fail.
         """
         last = self.last_beat()
         return None if last is None else max(reference_ns / 1e9 - last, 0.0)

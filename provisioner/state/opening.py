@@ -49,8 +49,8 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
     """Return the Kubernetes API that keeps the state; None if files keep it. ``given``: a value that takes precedence
     over the key STATE.
 
-    Raises StateError for a wrong value. So no other store is used by mistake. Raises TemplatesError or DirectoryError
-    if the provider config cannot be read.
+    Raises StateError for a wrong value, so that no other store is used by mistake. Raises TemplatesError or
+    DirectoryError if the provider config cannot be read.
     """
     file = os.path.join(directories.conf, f"{directories.name}prov_config.json")
     config, problems, _ = directories.config_file(file)

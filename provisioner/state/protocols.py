@@ -150,7 +150,7 @@ class TerminalAnswers(Protocol):
         """Return every settled answer."""
 
     def settled(self, id_: str) -> Answer | None:
-        """Return the settled answer; None while the answer may still change."""
+        """Return the settled answer; None if no answer is settled or its text is unknown."""
 
     def settle_revised(self, id_: str, text: str) -> bool:
         """Settle the answer that replaces a published answer. Return False if HF has, or may have, the answer that was
@@ -277,7 +277,7 @@ class State(Protocol):
         """Return the loop's signs of life, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
-        """Return a number for each polled request. The number grows with each poll of HF."""
+        """Return a number for each polled request. The number grows each time HF polls the request."""
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
         """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first

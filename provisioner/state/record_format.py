@@ -255,7 +255,7 @@ def intent_documents(intent: model.Intent) -> Mapping[str, Mapping[str, Document
 
 
 def readable_rows(table: str, documents: Document) -> Document:
-    """Return the documents of a table of intent that fit the model."""
+    """Return those documents of a table of intent that fit the model."""
     return {key: document for key, document in documents.items() if _is_readable(table, key, document)}
 
 

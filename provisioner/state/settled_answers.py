@@ -34,7 +34,8 @@ class SettledAnswers(ABC):
     """A store of the entries of all request ids. Subclasses keep the entries in files or in a Kubernetes API."""
 
     def settled(self, id_: str) -> Answer | None:
-        """Return the terminal answer that every call prints from now on; None while the answer may still change.
+        """Return the terminal answer that every script call prints; None if no answer is settled or its text is
+        unknown. The loop may replace an answer that no script has printed yet.
 
         Raises StateUnreadable. Each method that takes an id raises StateError for an invalid id.
         """
@@ -97,7 +98,8 @@ class SettledAnswers(ABC):
     def _tries(self, id_: str) -> Iterator[Entry | None]:
         """Yield the id's last entry before each attempt to add an entry. Raises StateStale after the last attempt.
 
-        The first value may be None although an entry exists. The attempt then fails.
+        The first value may be None although an entry exists, because a store may assume that there is none, or an NFS
+        cache may be late. The attempt then fails.
         """
 
     @abstractmethod

@@ -42,8 +42,8 @@ class SlurmNodes(Located):
 
     @contextmanager
     def changing(self) -> Iterator[dict[str, NodeRecord]]:
-        """Yield the records under the lock of the file. Write them durably at the end if the block has changed them.
-        Raises StateError."""
+        """Yield the records, which the block may change. Hold the file's lock during the block. If the block has
+        changed the records, write them durably at the end. Raises StateError."""
         with DataLock(f"{self.path}.lock") as lock:
             records = self.read()
             before = dict(records)

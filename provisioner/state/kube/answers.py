@@ -206,8 +206,8 @@ class KubeAnswers:
                 self._events.record(found, reason, new["brake"] or former, warns=brake is not None)
 
     def finish(self, reported: frozenset[str]) -> None:
-        """Set the final phase of each request whose answer HF has read. If memory's log is long, also move its records
-        of requests into their objects. Raises StateError."""
+        """Set the final phase of each request whose answer HF has read. If the log of memory is long, also move the
+        requests' records from the log into the requests' objects. Raises StateError."""
         objects, self._reported = self._objects(), reported
         ended = [id_ for id_ in self._written.keys() & reported if self._written[id_][1].get("phase") == ENDED]
         unsaved = [id_ for id_ in self._memory.save() if id_ in self._written]
@@ -259,8 +259,8 @@ def _find_reason(entry: Mapping[str, Any]) -> str:
 
 
 def _find_unmet(unmet: list[Item], windows: Mapping[tuple[str, str], Window], template: str) -> str:
-    """Return the first reason why machines without a slot are missing; empty if all missing machines have a slot or
-    only wait for the window."""
+    """Return the first reason why machines are held back before a cloud was asked for them. Return an empty text if
+    there is none, or if the machines wait only for a window that does not back off."""
     for one in unmet:
         window = windows.get((one["pool"], template))
         failure = window.backs_off_from if window and one["reason"] in BY_WINDOW else None

@@ -97,8 +97,8 @@ class _TimedBytes(io.RawIOBase):
 
 
 class Connection(http.client.HTTPConnection):
-    """A connection that limits the time of each call. If the connection breaks off, its methods raise an error of
-    ``BROKEN``."""
+    """A connection that limits the time of each call. If the connection breaks off, its methods raise one of the errors
+    in ``BROKEN``."""
 
     default_port = 443
 
@@ -178,8 +178,8 @@ class Connection(http.client.HTTPConnection):
 
 
 def _parse(text: str, schemes: Collection[str], message: str) -> tuple[SplitResult, int]:
-    """Return the parts of an address, and its port. Raises StateDenied with the message, which must lack a proxy's
-    address, because this address may contain a password."""
+    """Return the parts of an address, and its port. Raises StateDenied with ``message`` if the address is invalid. The
+    message must not contain the address of a proxy, because this address may contain a password."""
     with suppress(ValueError):
         address = urlsplit(text)
         if address.hostname and address.scheme in schemes:

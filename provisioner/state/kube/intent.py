@@ -65,8 +65,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches, after two steps. First note a restore of etcd. Then make an old intent
-        current if an operator has released the brake. Raises StateError."""
+        """Return the versions of the caches. If etcd was restored, note this first. If an operator has released the
+        brake, make an old intent current. Raises StateError."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:

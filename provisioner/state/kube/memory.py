@@ -146,7 +146,7 @@ class KubeMemory(MemoryReader):
         patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
 
     def adopt(self) -> None:
-        """Read memory from the server before the first write of this process. Later calls do nothing."""
+        """Read memory from the server if this process has not done so yet."""
         if not self._is_adopted:
             with suppress(StateMissing):
                 self._loaded = self._load()

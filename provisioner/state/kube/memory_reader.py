@@ -125,7 +125,7 @@ class MemoryReader:
         return None
 
     def intent_notes(self) -> tuple[int, bool]:
-        """Return the generation of intent at the last write of memory. Also return True if the brake was latched then
-        because intent was an old copy."""
+        """Return two notes in the log of memory: the generation of intent at the last write of memory, and True if the
+        brake was latched then because intent was an old copy."""
         log = self._parts.read(LOG) or {}
         return log.get("intent", 0), log.get("older", False)

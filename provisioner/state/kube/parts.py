@@ -123,8 +123,8 @@ class Parts:
         return value
 
     def split(self, name: str, packed: str, room: int, marks: Marks) -> str:
-        """Return ``packed`` if it has at most ``room`` characters. If it is longer, write it as pieces. Then return a
-        packed text that names the pieces."""
+        """Return ``packed`` if it has at most ``room`` characters. If it is longer, write its content as pieces, and
+        return a short packed text that names the pieces."""
         if len(packed) <= room:
             return packed
         generation = marks["generation"]

@@ -165,8 +165,8 @@ class KubeScriptState(KubeNotes):
             yield one["metadata"]["name"], one
 
     def _answer(self, id_: str, found: Mapping[str, Any]) -> Answer | None:
-        """Return the answer in a request's object; None if the object has no answer yet. First settle a terminal answer
-        that HF has not read before. Raises StateError."""
+        """Return the answer in a request's object; None if the object has no answer yet. If the answer is terminal and
+        HF has not read it before, settle it before returning it. Raises StateError."""
         status = found.get("status") or {}
         if "answer" not in status:
             return None

@@ -93,7 +93,8 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return the ids that the request or its parts may have in the shards. Each id has its shard's number."""
+        """Return the ids under which the shards may have the request or its parts. The value of each id is its shard's
+        number."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):
@@ -106,8 +107,8 @@ class ShardedScriptState:
         return {name: loss for state in self._states for name, loss in state.lost(named).items()}
 
     def available(self) -> Mapping[str, int]:
-        """Return how many further machines each template may have, summed over the shards that serve it. A template
-        without a cap in one of these shards is left out."""
+        """Return how many further machines each template may have, summed over the shards that serve it. If a template
+        has no cap in one of these shards, there is no sum, so the template is left out."""
         free = [state.available() for state in self._states]
         total = {}
         for template, pools in self.pools().items():

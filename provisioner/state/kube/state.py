@@ -140,7 +140,7 @@ class KubeState:
     def take_release(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. An old intent then becomes current.
 
-        Return False while the watches lack a request that exists. Raises StateError.
+        Return False while the watches lack a request, whose machines would look like orphans. Raises StateError.
         """
         self.intent.is_accepted = self.holds.take_release() and self.intent.is_complete()
         return self.intent.is_accepted
@@ -153,8 +153,8 @@ class KubeState:
         return sizes
 
     def find_write_error(self) -> OSError | None:
-        """Return an error with the number ENETRESET if the server does not answer or refuses this process; None if
-        writing is possible."""
+        """Return an error if the server does not answer or refuses this process; None if writing is possible. The
+        error's number is ENETRESET, which stands for errors of a Kubernetes API."""
         try:
             self.holds.signature()
         except StateError as error:

@@ -19,7 +19,8 @@ from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
 
 
 class KubeTerminalAnswers(KubeEntries):
-    """The settled terminal answers: reported to HF, assumed to be reported, or claimed by the loop."""
+    """The settled terminal answers. An answer was reported to HF, is assumed to be reported, or was settled by the loop
+    and not read by HF yet."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
         super().__init__(api, provisioner)
@@ -30,7 +31,7 @@ class KubeTerminalAnswers(KubeEntries):
         self._listed: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def settled(self, id_: str) -> Answer | None:
-        """Return the settled answer; None while the answer may still change. Raises StateError."""
+        """Return the settled answer; None if no answer is settled or its text is unknown. Raises StateError."""
         self._cache.check()
         return self.settled_before(id_)
 
@@ -58,7 +59,8 @@ class KubeTerminalAnswers(KubeEntries):
     def forget(self, ids: Iterable[str]) -> None:
         """Remove the entries of ids that have left the state. Raises StateError.
 
-        The last entry of an id is removed first. So an interruption leaves the entries of an earlier moment.
+        The newest entry of an id is removed first. If the removal is interrupted, the remaining entries are therefore a
+        state that existed before.
         """
         self._cache.check()
         doomed = frozenset(ids)
