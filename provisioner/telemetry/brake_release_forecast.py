@@ -25,8 +25,8 @@ def get_loop_time(memory: Memory, wall: float) -> float:
 
 
 class Waiting(NamedTuple):
-    """A machine that waits to be deleted as an orphan. The loop keeps the machine if it first finds a request for
-    it."""
+    """A machine that waits to be deleted as an orphan. If the loop finds a request for the machine before the delete,
+    it keeps the machine."""
 
     name: str
     unlisted: bool = False
@@ -41,7 +41,8 @@ def find_waiting_orphans(
 ) -> tuple[Waiting, ...]:
     """Return the machines that wait to be deleted as orphans, in the order of their deletes.
 
-    ``limits``: None if unknown. ``news``: names of machines without a request that the loop has not recorded yet.
+    ``limits``: None if unknown. ``news``: names of machines without a request. The loop has not recorded these machines
+    yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]
@@ -115,7 +116,7 @@ def release_fields(
 ) -> dict[str, Any]:
     """Return the fields ``brake``, ``waiting`` and ``forgotten`` of a ``StatusModel``.
 
-    ``news``: machines that no request explains and that the loop has not recorded yet; each with its pool.
+    ``news``: the pool of each machine that no request explains and that the loop has not recorded yet.
     """
     news, limits = news or {}, pool_status.limits if memory else None
     memory = memory or Memory("")

@@ -129,7 +129,8 @@ def cycle_facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Yield each cause of the cycle's actions, closes and deferrals once, with the number of machines."""
+    """Yield a text for each cause of failed calls, deletes, closes and deferrals, with the number of machines. Then
+    yield a text for each unseen pool."""
     counts = Counter[str]()
     for outcome in _outcomes(report):
         action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
@@ -202,7 +203,7 @@ class RefusalLog:
     def record_cycle(self, report: CycleReport) -> None:
         """Count and log the new refusals of one cycle. Set the number of refused machines that wait now.
 
-        In the first cycle no refusal counts as new.
+        In the first cycle no refusal counts as new, because the refusals in memory may be older than this process.
         """
         if report.memory is None:
             return

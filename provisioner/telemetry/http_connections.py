@@ -96,9 +96,9 @@ class Connections(httputil.HTTPServerConnectionDelegate):
     ) -> None:
         """Set the inputs. ``tls`` returns the TLS context of a new connection, or None without TLS.
 
-        ``rejected`` is called with "request" for a malformed request. It is called with "room" when a connection is
-        closed to make room. ``prompt``: paths that the server's own thread answers at once. If the request has a token,
-        a worker thread answers instead.
+        ``rejected`` is called with "request" for a malformed request, and with "room" if a connection is closed to make
+        room. ``prompt``: paths that the server's own thread answers at once. A worker thread answers requests with a
+        token, because logging a wrong token may take time.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt
@@ -159,7 +159,7 @@ class Connections(httputil.HTTPServerConnectionDelegate):
 
 
 class _Stream(IOStream):
-    """A connection that delivers the whole response to its client. The server need not have read all bytes that the
+    """A connection that delivers the whole response to its client, even if the server has not read all bytes that the
     client sent."""
 
     client = ""

@@ -27,11 +27,11 @@ STEPS = {
 
 
 def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
-    """Return a document for each pool, cause and exit code with a loss in the last hour. The document counts the losses
-    of the last day.
+    """Return a document for each pool, cause and exit code. It counts the losses of the last day. It is left out if the
+    last hour had no loss.
 
-    ``machines``: the number of these losses. ``since``, ``last``: the times of the first and last loss. ``text``: the
-    place's reason for the last loss. ``quiet``: True if no operator is needed.
+    ``machines``: number of these losses. ``since``, ``last``: times of the first and last loss. ``text``: the place's
+    reason for the last loss. ``quiet``: True if no operator is needed.
     """
     losses = defaultdict[tuple[str, LossCause, str], list[tuple[float, str]]](list)
     running = Counter[str]()
@@ -59,8 +59,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
 
 
 def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
-    """Yield a sentence for each loss that needs no operator. With ``quiet=False``, yield sentences for the other losses
-    instead. These sentences end with the next step for the operator."""
+    """Yield a sentence for each loss document with this value of ``quiet``. If ``quiet`` is False, the losses need an
+    operator, so each sentence ends with the next step."""
     for one in (one for one in losses if one["quiet"] is quiet):
         since, last = format_local_time(one["since"]), format_local_time(one["last"])
         times = since if since == last else f"{since}, the last at {last}"

@@ -27,7 +27,7 @@ ALL: PlottedSubject = ("", "")
 
 
 class Point(NamedTuple):
-    """The numbers of machines at one moment."""
+    """The numbers of machines in one sample."""
 
     wanted: int = 0
     running: int = 0
@@ -35,7 +35,7 @@ class Point(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """The numbers of machines at a time in epoch seconds."""
+    """A sample of one pool, one template or all machines: the time in epoch seconds, and the numbers of machines."""
 
     wall: float
     point: Point

@@ -81,7 +81,7 @@ def tables(
     """Return the rows of three tables. ``machines`` has a row for each template in each pool. ``pools`` and
     ``templates`` have the sums.
 
-    A machine that waits for no particular pool counts only in its template's sum.
+    A machine that waits, but not for a particular pool, counts only in the sum of its template.
     """
     total = defaultdict[Key, Counts](Counts)
     for id_, pools in slots.items():

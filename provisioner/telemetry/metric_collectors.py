@@ -53,7 +53,7 @@ class Table(Collector, Generic[Key]):
         registry.register(self)
 
     def expect(self, keys: Iterable[tuple[str, ...]]) -> None:
-        """Export these series even while they have no value."""
+        """Export a series for each of these label values, even if ``replace`` gives it no value."""
         self._expected = {key: self._expected[key] if key in self._expected else self._empty() for key in keys}
 
     def replace(self, values: Mapping[Key, float]) -> None:

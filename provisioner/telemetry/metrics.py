@@ -192,8 +192,8 @@ class Metrics(Group):
             self._begin_configured()
 
     def use_pairs(self, pairs: Set[Pair]) -> None:
-        """Export the series of ``pairs``, as well as the series of the configured pairs. ``pairs``: each a pool and a
-        template that have or had machines."""
+        """Export the series of ``pairs``, as well as the series of the configured pairs. Each of ``pairs`` is a pool
+        and a template of which the pool has, or had, machines."""
         if not pairs <= self._used:
             self._used |= pairs
             self._begin_configured()

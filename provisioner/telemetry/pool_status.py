@@ -158,7 +158,7 @@ class PoolStatusWriter:
             self._write_error = str(error)
 
     def _published_unmet(self) -> Mapping[str, tuple[Unmet, ...]]:
-        """Return the unmet machines as this loop, or the loop before it, last published them."""
+        """Return the unmet machines that were published last, by this loop or by the loop before it."""
         if self._written is not None:
             return self._written.unmet
         with suppress(StateError):

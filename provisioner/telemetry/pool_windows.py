@@ -120,8 +120,8 @@ def _window_document(
 
 
 def last_error(memory: Memory, last: PoolFailure | None, waiting_machines: int, now: float) -> dict[str, Any] | None:
-    """Return the class ``error``, the ``text`` and the time ``at`` of the failure ``last``. Return None if ``last`` is
-    None, or if the failure is over and no machine waits."""
+    """Return a document about the failure ``last``: its class as ``error``, its ``text``, and its time as ``at``.
+    Return None if ``last`` is None, or if the failure is over and no machine waits."""
     if last is None or (last.is_over and not waiting_machines):
         return None
     return {**last.failure.log_fields, **past_fields(memory, "at", last.at, now)}
