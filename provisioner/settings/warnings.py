@@ -44,8 +44,8 @@ def find_warnings(settings: Settings, templates: Sequence[Template]) -> list[str
 def find_size_warnings(
     settings: Settings, templates: Sequence[Template], sizes: Mapping[str, MachineSize]
 ) -> list[Finding]:
-    """Return a finding for each template that promises larger machines than its pools make. ``sizes``: the machines'
-    size by pool."""
+    """Return a finding for each template that promises larger machines than its pools make. ``sizes``: the size of each
+    pool's machines, by pool."""
     return [
         Finding(name, Severity.WARNING, line)
         for template in templates
@@ -88,7 +88,8 @@ def _unused_pool_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _missing_file_warnings(settings: Settings) -> Iterator[str]:
-    """Warn of each missing file that a pool names. KUBECONFIG may name several files.
+    """Warn of each file that a pool names and that is missing. A setting may name several files, as KUBECONFIG does;
+    one existing file is then enough.
 
     A missing pod spec is an error instead, which is reported when the configuration is read.
     """

@@ -29,9 +29,9 @@ USABLE = frozenset({Condition.FINE, Condition.ALONE, Condition.NEW})
 
 
 def take_dump(state: StateDir) -> tuple[Manifest, bytes]:
-    """Return the manifest and the packed dump. All files in the dump are as of one moment.
+    """Return the manifest and the packed dump. Intent, memory and holds in the dump are as of one moment.
 
-    The function reads the databases under their writers' locks, so that intent contains every request in memory. Raises
+    The function reads these files under their writers' locks, so that intent contains every request in memory. Raises
     StateError, for example if a file is lost, old or damaged.
     """
     return copy_context().run(_take_dump, state)

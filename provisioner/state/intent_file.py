@@ -151,7 +151,8 @@ class IntentFile(StateFile):
         )
 
     def _observe(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
-        """Return the condition of the file and its tables. For a missing file, return new tables."""
+        """Return the condition of the file and its tables. If the file is missing, the tables are new. Raises
+        StateMissing if the file is missing although memory exists, or was never made and ``create_for`` is None."""
         try:
             tables = self.load()
         except StateMissing:

@@ -180,7 +180,8 @@ class DataLock:
       taking the lock again and again. ``tests/bench/bench_writers.py`` measures this.
     * A process whose time is up without the turn still tries for the lock once. So a stopped process with the turn does
       not block the others.
-    * The lock file records the last generation after the data is durable. So the record is never ahead of the data.
+    * The lock file records the last generation after the data is durable. So the record is ahead of the data only
+      during a restore (``note``).
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -253,8 +254,8 @@ class DataLock:
             self._file.release()
 
     def note(self) -> None:
-        """Record the generation durably, before the data of this generation is written. A restore needs this order.
-        Raises StateUnwritable."""
+        """Record the generation durably, before the data of this generation is written. A restore does this, so that
+        the data of an interrupted restore counts as an old copy. Raises StateUnwritable."""
         self._file.check_in_place()
         self._sign(durable=True)
 

@@ -168,7 +168,8 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
 
 
 def _outdate(state: StateDir, memory: Tables | None) -> None:
-    """Put back the dump's memory, and record it as an old copy. A new epoch stops an earlier loop."""
+    """Put back the dump's memory, and record it as an old copy. If the dump has no memory, set aside the present
+    memory. A new epoch stops an earlier loop."""
     file = state.memory
     with DataLock(file.lock_path) as lock:
         written = [generation_of(tables) for tables in (memory, _if_readable(file.load)) if tables is not None]
@@ -186,14 +187,15 @@ def _outdate(state: StateDir, memory: Tables | None) -> None:
 def _restore_reported(state: StateDir, dump: Dump) -> int:
     """Put back the terminal answers' entries that the directory lacks. Return the number of these entries.
 
-    A present entry stays, because HF got its answer after the dump was taken.
+    A present entry stays, because HF may have got the answer in it.
     """
     make_shared_directory(state.terminal_answers.path)
     return sum([create_whole(os.path.join(state.path, name), saved.content) for name, saved in dump.reported().items()])
 
 
 def _restore_signs(state: StateDir, dump: Dump, saved: _Saved) -> None:
-    """Put back the maxNumbers, the holds, the status and the journal. Present maxNumbers and holds stay."""
+    """Put back the maxNumbers, the holds, the status and the journal. A present maxNumber stays if it is higher.
+    Readable holds and a journal stay if they are present."""
     if saved.status is None:
         remove(state.status.path)  # the old status names requests that intent will not contain
     else:

@@ -78,11 +78,10 @@ class ScriptCalls:
 def find_forgotten_requests(
     memory: Memory, limits: Limits | None, calls: ScriptCalls, now: float
 ) -> tuple[RequestRecord, ...]:
-    """Return the requests that HF seems to have forgotten. The loop will cancel each request, unless HF polls the
-    request first.
+    """Return the requests that HF seems to have forgotten. The loop will cancel each of these requests, unless HF polls
+    the request before that.
 
-    The loop counts only HF's calls since its own start. So it may cancel a request some time after this function
-    returns it.
+    The cancel may come later than this forecast, because the loop counts only HF's calls since the start of the loop.
     """
     if limits is None:
         return ()

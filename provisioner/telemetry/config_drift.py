@@ -33,8 +33,8 @@ def format_difference(difference: Difference) -> str:
 def find_open_differences(differences: Iterable[Difference], *, refused: bool) -> list[Difference]:
     """Return the differences that an operator can fix by copying the newer file to the other side.
 
-    ``refused``: True if the loop refuses the configuration in its files. Then a newer file that the scripts have read
-    may be the refused file. Leave out the differences with such a file.
+    ``refused``: True if the loop refuses the configuration in its files. A newer file that only the scripts have read
+    may then be the refused file, so differences with such a file are left out.
     """
     return [one for one in differences if not (refused and one.newer == "scripts")]
 

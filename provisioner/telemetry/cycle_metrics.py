@@ -133,7 +133,7 @@ class CycleMeter:
 
 
 def _sum_windows(windows: Mapping[tuple[str, str], Window], limits: Limits) -> Mapping[str, int]:
-    """Return the sum of a pool's windows over all its templates, by pool. A template that was never tried in the pool
+    """Return for each pool the sum of its windows over all its templates. A template that was never tried in the pool
     counts with its first window."""
     by_pool: Counter[str] = Counter()
     for template in limits.templates.values():

@@ -160,7 +160,7 @@ class Group:
         self._begin(configured)
 
     def _begin(self, configured: Configured) -> None:
-        """Export as zero the series that each metric has from the start."""
+        """Export, with the value zero, the series that each metric has from the start."""
         for name, row in self._rows.items():
             metric, keys = vars(self)[name], row.first_keys(configured)
             if isinstance(metric, Table):

@@ -215,6 +215,6 @@ class PoolStatusWriter:
 
 
 def _update_failure(before: LastingFailure | None, text: str, wall: float) -> LastingFailure | None:
-    """Return the failure with the time at which it began and its newest text; None if ``text`` is empty, because then
-    the failure has ended."""
+    """Return a failure with its newest text and the time at which it began; None if ``text`` is empty, which means that
+    no failure exists now."""
     return LastingFailure(before.since if before else wall, text) if text else None

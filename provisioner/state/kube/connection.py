@@ -347,10 +347,10 @@ class ApiServer:
         return f"{self.name}: no usable response: {reason}. The call may be repeated without any loss."
 
     def watch(self, path: str, seconds: float) -> Watch:
-        """Open a watch and return its events. ``path`` contains ``watch=true``. Iteration raises StateUnreachable if
-        the server sends nothing for ``seconds``.
+        """Open a watch and return its events. ``path`` must contain ``watch=true``. The watch has a connection of its
+        own. Raises StateError if the server opens no watch.
 
-        The watch has a connection of its own. Raises StateError if the server opens no watch.
+        ``seconds``: if the server sends nothing for so long, the iteration over the events raises StateUnreachable.
         """
         return Watch(self, path, seconds)
 

@@ -104,7 +104,7 @@ class SignedLease:
     def _is_held(self, lease: Document) -> bool:
         """Return True if the Lease is held, by the server's clock.
 
-        The server's clock is not exact enough for a loop that wants to take the Lease.
+        A loop that wants to take the Lease does not use this method, because the server's clock is not exact enough.
         """
         spec = lease["spec"]
         renewed, now = _epoch_seconds(spec.get("renewTime")), self._server_time()

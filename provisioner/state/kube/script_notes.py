@@ -99,7 +99,8 @@ class KubeNotes:
         """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
         Raises StateError.
 
-        The record is first written to a file, because the server may not answer.
+        The record is first written to a file, because the server may not answer. In this case a later call sends the
+        record.
         """
         file = os.path.join(self._directory, "refused", script)
         if not reason and not os.path.exists(file):
