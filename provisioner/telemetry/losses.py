@@ -59,8 +59,8 @@ def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
 
 
 def loss_lines(losses: Sequence[Document], *, quiet: bool = True) -> Iterator[str]:
-    """Yield a sentence for each loss document with this value of ``quiet``. If ``quiet`` is False, the losses need an
-    operator, so each sentence ends with the next step."""
+    """Yield a sentence for each loss that needs no operator. With ``quiet=False``, yield sentences for the other losses
+    instead. These sentences end with the next step for the operator."""
     for one in (one for one in losses if one["quiet"] is quiet):
         since, last = format_local_time(one["since"]), format_local_time(one["last"])
         times = since if since == last else f"{since}, the last at {last}"
