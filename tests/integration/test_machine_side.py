@@ -1,5 +1,5 @@
-"""The machine's own side. It joins EGO under the name reported to HostFactory. It is ready only after this, and leaves
-in time.
+"""The machine's own side. The machine joins EGO under the name that was reported to HostFactory. It is ready only after
+it has joined, and it leaves in time.
 
 EGO's programs are stand-ins. They record their calls, and behave as a test sets. The scripts run as they do in a
 container and as a start-up script.
@@ -44,7 +44,7 @@ def test_a_pod_joins_under_the_name_reported_to_hf_and_leaves_at_sigterm(machine
 
 
 def test_ego_s_profile_says_where_its_programs_are(machine: Machine, tmp_path: Path) -> None:
-    """IBM's profile uses unset variables."""
+    """IBM's profile uses unset variables, which must not end the script."""
     programs, _, rest = machine.environment["PATH"].partition(":")
     profile = tmp_path / "profile.platform"
     profile.write_text(f'EGO_OLD=$EGO_UNSET\nexport PATH="{programs}:$PATH"\n')
@@ -64,7 +64,7 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
 def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
-    """Expect the end when the time to join is over. EGO's programs get 30 s only if there is enough time."""
+    """Expect that the pod ends when the time to join is over. EGO's programs get 30 s only if so much time is left."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=25 * PATIENCE) == 1
@@ -110,15 +110,16 @@ def test_where_ego_wants_root_a_pod_says_what_keeps_its_user_from_starting_it(
 def test_with_a_setting_that_cannot_be_it_says_so_and_does_not_join(
     machine: Machine, setting: str, value: str, words: str
 ) -> None:
-    """Expect that the machine does not join. For example, without a ready file EGO would use a machine that HostFactory
-    never sees ready."""
+    """Expect that the machine does not join. If it joined without a ready file, for example, EGO would use a machine
+    that HostFactory never sees ready."""
     assert machine.start("entry.sh", **{setting: value}).wait(timeout=30 * PATIENCE) == 1
     assert log_lines(machine)[-1].startswith(words)
     assert machine.calls == []
 
 
 def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machine: Machine) -> None:
-    """Bash's own count of seconds follows the clock; here an hour goes by on it at each pause."""
+    """Bash's variable SECONDS follows the wall clock, so it cannot measure the time to join. Here SECONDS advances by
+    an hour at each pause."""
     machine.behave("slow")
     machine.start_line(f". {MACHINE}/lib.sh; pause() {{ SECONDS=$((SECONDS + 3600)); sleep 0.05; }}; join {NAME}")
     looked(machine)
@@ -139,7 +140,8 @@ def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked
 
 
 def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(machine: Machine) -> None:
-    """All pods of a grid see its master go at once, and their work goes on; so does a pod that an operator closed."""
+    """All pods of a grid notice at once that EGO's master is away, and must keep their work. A pod that an operator
+    closed stays, too. A pod ends only if EGO's own answer lacks the pod."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
@@ -182,7 +184,7 @@ def test_if_ego_s_programs_hang_and_ignore_signals_a_script_ends_by_itself(
 
 
 def looked(machine: Machine, times: int = 3) -> None:
-    """Wait until EGO was asked so many more times."""
+    """Wait until the machine has asked EGO several more times."""
     before = len(machine.calls)
     until(lambda: len(machine.calls) > before + times, 30, what="EGO is asked again and again")
 
@@ -249,7 +251,7 @@ def test_output_that_is_no_list_is_reported(machine: Machine, code: str, message
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
 def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, way: str) -> None:
-    """EGO is given 10 s, and DNS as long as it takes."""
+    """An answer of EGO may take 10 s, and an answer of DNS any time. A signal ends both waits."""
     if way == "dns-hangs":
         machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
@@ -266,7 +268,7 @@ def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, w
 
 
 def asker(machine: Machine) -> int:
-    """Return the process of the program that waits for an answer, once it does."""
+    """Wait until a program waits for an answer, and return its process id."""
     asking = machine.ego / "asks"
     return int(until(lambda: asking.exists() and asking.read_text().strip(), 30, what="it asks"))
 
@@ -300,7 +302,8 @@ def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> N
 def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     machine: Machine, tmp_path: Path, shadow: str
 ) -> None:
-    """Such a signal interrupts no wait, and the child would never end by itself."""
+    """A signal before the wait interrupts no wait. If the signal were lost, the shell would wait for ever, because the
+    child does not end by itself."""
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
@@ -369,7 +372,7 @@ def closed(machine: Machine) -> bool:
 
 
 def test_it_closes_itself_as_the_administrator_it_is_given_and_logs_off(machine: Machine) -> None:
-    """With the password of now: it was exchanged while the machine ran."""
+    """The password is exchanged while the machine runs. Expect that the machine logs on with the new password."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, **account(machine, "old"))
     ready(machine)
     (machine.ego / "password").write_text(PASSWORD)
@@ -470,7 +473,8 @@ def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_n
 
 @pytest.fixture
 def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
-    """Return a container whose entry point is ready, and its PID 1; a daemon of EGO's start has ended."""
+    """Return a container whose entry point is ready, and the process id of its PID 1. A daemon that EGO's start left
+    behind has ended."""
     machine.behave("leaves-daemon")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME)
@@ -480,7 +484,8 @@ def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def test_as_pid_1_it_follows_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
-    """PID 1 loses a signal without a trap, and would join although it has to end."""
+    """Linux ignores a signal to PID 1 that PID 1 has no trap for. Then the machine would join although it has to
+    end."""
     (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_EGO_PROFILE=str(machine.ego / "profile"))
@@ -512,7 +517,7 @@ def test_as_pid_1_it_ends_with_1_when_ego_no_longer_has_it(
 
 
 def children_of(parent: int, name: str) -> list[str]:
-    """Return the processes of a name for which their parent has not waited, running or ended."""
+    """Return the parent's children of this name, running or ended, for which the parent has not waited."""
     texts = (text_of(path) for path in Path("/proc").glob("[0-9]*/stat"))
     return [text for text in texts if f"({name})" in text and text.rpartition(")")[2].split()[1] == str(parent)]
 
@@ -596,7 +601,7 @@ def test_the_shutdown_script_leaves_even_if_its_log_is_not_read(machine: Machine
 
 
 def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """The rest of the instance ends with the shutdown script."""
+    """The shutdown script has to wait, because the other processes of the instance are ended when it ends."""
     machine.behave("never-leaves")
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
     ready(machine)
@@ -613,7 +618,7 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
 def test_the_start_up_script_leaves_even_if_its_log_is_not_read(
     machine: Machine, metadata: MetadataServer, when: str
 ) -> None:
-    """Google's script runner, which reads it, ends when the shutdown begins."""
+    """Google's script runner reads the log, and ends when the shutdown begins."""
     instance, log = machine.start_heard("startup.sh", GCE_METADATA_HOST=metadata.host)
     if when == "before it joins":
         log.close()
@@ -647,7 +652,7 @@ def test_an_instance_that_gets_a_signal_leaves(machine: Machine, metadata: Metad
 
 
 def test_of_an_instance_s_scripts_one_alone_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """All three scripts notice the end at once."""
+    """All scripts of an instance notice its end at once, but only one of them shuts EGO down."""
     instance = machine.start("startup.sh", GCE_METADATA_HOST=metadata.host)
     ready(machine)
     assert metadata.waiting.wait(30 * PATIENCE)
@@ -814,7 +819,8 @@ class Leaver:
         return self._scripts[-1]
 
     def seconds(self) -> int:
-        """Return the seconds of the steps that hang, after every script has ended; a loaded machine needs no more."""
+        """Wait until every script has ended. Return the sum of the time limits of the steps that hang. The limits are
+        counted, not the time that passed, so the load of the host does not matter."""
         for script in self._scripts:
             script.wait(timeout=120 * PATIENCE)
         noted = (line.split(maxsplit=2) for line in (self.machine.ego / "limits").read_text().splitlines())

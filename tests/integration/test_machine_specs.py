@@ -37,13 +37,13 @@ KILL_SECONDS = 2
 
 
 def spec_in(document: object) -> dict[str, Any] | None:
-    """Return the pod's spec, where a document is a pod's or only its spec."""
+    """Return the pod's spec. The document is a pod, or only a pod's spec; otherwise return None."""
     spec = document.get("spec", document) if isinstance(document, dict) else None
     return spec if isinstance(spec, dict) and "containers" in spec else None
 
 
 def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every spec by where it stands."""
+    """Yield every spec with the place where it stands."""
     files = sorted(path for folder in ("config", "deploy") for path in (ROOT / folder).rglob("*.yaml"))
     pages = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     texts = [(path, path.read_text()) for path in files]
@@ -99,7 +99,7 @@ def test_a_pod_has_left_before_it_is_killed(spec: dict[str, Any]) -> None:
 
 
 def test_the_page_s_pod_drains_with_the_secret_that_the_page_makes(machine: Machine) -> None:
-    """The Secret's file is where the kubelet mounts it, in a directory of ours."""
+    """The Secret's file is where the kubelet would mount it, but below a directory of the test."""
     (spec,) = [spec for _, spec in SPECS if "HF_EGO_USER" in environment_of(spec)]
     page = (ROOT / "docs" / "deploy-machine.md").read_text()
     ((name, key),) = re.findall(r"create secret generic (\S+) --from-file=(\w+)=", page)

@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE, until
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
     """Yield a playground whose pools wait long for slow machines.
 
-    The demonstration waits only 8 s. Then the loop replaces a slow pod by a pod of the next pool.
+    The demonstration's pools wait only 8 s. Then the loop would replace a slow pod by a pod of the next pool.
     """
     config = tmp_path / "conf"
     shutil.copytree(playground.CONFIG, config)
@@ -175,7 +175,7 @@ def directories(place: Path) -> list[str]:
 def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy_and_takes_its_directory_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name a proxy that does not listen."""
+    """Name a proxy that does not listen, so that a call through it would fail."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -337,8 +337,8 @@ def alike(document: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["uncommented", "backwards"])
 def test_in_whatever_way_components_are_named_the_same_is_built(way: str) -> None:
-    """Compare everything except the configuration. If there are two samples, the last one stays. A site has its own
-    configuration."""
+    """Compare everything except the configuration. It depends on the order, because the last of two samples stays, and
+    a site has its own configuration anyway."""
     within = [name for name in OPTIONAL if name != "service-monitor"]
     named = as_its_comments_offer() if way == "uncommented" else built(GKE, *reversed(within))
     once = built(GKE, *within)
@@ -372,7 +372,7 @@ def test_every_command_of_a_pod_is_one_that_the_program_takes(manifests: list[Ma
 
 
 def calls_of(one: Manifest, directory: Path) -> list[list[str]]:
-    """Return the arguments of each call of our program by a container, whose shell is run.
+    """Run the command of a container in its shell. Return the arguments of each call of our program.
 
     Mounts are empty directories.
     """
@@ -436,7 +436,7 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Return True if its machines are smaller than its templates report to HostFactory."""
+    """Return True for the overlay of a laptop. Its machines are smaller than its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 
@@ -481,7 +481,7 @@ class Site:
         program.chmod(0o755)
 
     def type(self, lines: str) -> None:
-        """Run a line in the terminal of the page, whose directory stays for the next lines."""
+        """Run lines of the page in a shell. The next lines run in the directory in which these lines end."""
         surroundings = {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
@@ -495,12 +495,12 @@ class Site:
         self._there = Path(done.stdout.splitlines()[-1])
 
     def configured(self, directory: Path) -> Path:
-        """Return the directory that the pod has mounted, when the overlay is applied."""
+        """Return the directory of configuration that the pod mounts when the overlay is applied."""
         return write_configuration(built_there(self.overlay), directory).parent
 
 
 def shown(first: str, *, upto: str = "\n\n") -> str:
-    """Return the lines of the page's block that begins so."""
+    """Return the page's block of lines that begins with ``first``."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     return first + page.partition(first)[2].partition(upto)[0]
 
@@ -600,7 +600,8 @@ def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> N
 
 
 def test_the_proxy_s_password_reaches_every_process_of_the_pod_from_a_file() -> None:
-    """`kubectl exec` lacks the exports of the loop's shell; tests/integration/test_bank_network.py runs both."""
+    """A process of `kubectl exec` lacks the variables that the loop's shell exports.
+    tests/integration/test_bank_network.py runs both processes."""
     manifests = built(GKE, "secret-csi")
     one = container(manifests)
     (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]

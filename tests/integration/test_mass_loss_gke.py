@@ -1,4 +1,4 @@
-"""A pod cache that lost its pods, whatever the reason, costs no machine: the loop asks for a list of its own."""
+"""Pods that only the watch cache has lost, for any reason, are not lost machines: the loop makes a list of its own."""
 
 from __future__ import annotations
 

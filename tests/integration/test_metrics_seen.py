@@ -1,8 +1,8 @@
 """Every metric in the situation that it is made for, with the real loop, the embedded cloud and the scripts. The
 numbers must equal the cloud's and HF's numbers.
 
-Each test names the metrics that it shows. It fails if a metric has another value than expected. The suite fails if no
-test names a metric.
+Each test names the metrics that it shows. It fails if a metric has another value than expected. The suite fails if a
+metric is named by no test.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """A machine is preempted, a second is returned, a third does not end; the files lose their request."""
+    """One machine is preempted, a second is returned, and a third does not end when it is returned. Requests leave the
+    files when they have ended."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
         (hf.conf / "pod.yaml").write_text(SPOT_POD)
@@ -259,7 +260,8 @@ SPOT_POD = "nodeSelector: {cloud.google.com/gke-spot: 'true'}\ncontainers: [{nam
 @shows("refusals", "machines_refused", "slots_failed", "backend_errors", "creates", "machines_deferred", "cycles")
 @shows("oldest_unmet_timestamp_seconds", "hold")
 def test_places_that_refuse(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """Two refusals in one loop, to distinguish them: one for good, one after three tries."""
+    """Two pools of one loop refuse machines for different reasons. One request ends after three tries of each machine;
+    the other one keeps waiting."""
     places = {"full": "case-10", "image": "case-11"}
     pools = {
         name: {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "namespace": place}
@@ -306,7 +308,7 @@ def test_a_file_that_another_host_reads_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """HostFactory's host and the loop's have directories of their own: a change is reported until both have it."""
+    """HostFactory's host and the loop's host have separate directories. A change is reported until both have it."""
     with grid(tmp_path, cloud, 34) as hf:
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
@@ -316,7 +318,7 @@ def test_a_file_that_another_host_reads_otherwise(
             monkeypatch.setenv(name, value)
 
         def newer() -> tuple[int, list[str | None]]:
-            """Return the exit code of status, and whose templates it calls newer."""
+            """Return the exit code of ``status``, and which side's templates ``status`` calls newer."""
             capsys.readouterr()
             code = cli.run(["status", "-o", "json"])
             differing = json.loads(capsys.readouterr().out)["configuration_differs"]
@@ -387,7 +389,7 @@ def test_files_and_machines_that_need_an_operator(tmp_path: Path, cloud: Simulat
 
 
 def strange_pods(hf: Grid, model: str, count: int) -> list[str]:
-    """Make pods like one of ours, of an unknown request."""
+    """Make pods that look like one of ours, but belong to an unknown request."""
     labels = requests.get(pod(hf, model), timeout=10).json()["metadata"]["labels"]
     made = []
     for number in range(count):

@@ -1,4 +1,5 @@
-"""The MIG backend against the simulated Compute API: machines made once, and only those deleted that are meant."""
+"""The MIG backend against the simulated Compute API. Each machine is made once, and only the intended machines are
+deleted."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypat
 
 
 def test_creates_are_sent_however_often_machines_are_returned_and_however_long_their_list_takes(zonal: Bench) -> None:
-    """Let each list of members take the whole time of a cycle. No call may begin after the list."""
+    """Each list of members takes the whole time of a cycle, so no call may begin after it. The creates are sent in a
+    later cycle."""
     zonal.create(1, 2, 3)
     machines = zonal.running(3).machines.values()
     actors = ThreadedActors({"m": zonal.backend}, lambda: None)
@@ -115,7 +117,8 @@ def test_a_machine_runs_once_its_name_resolves_where_that_is_required(zonal: Ben
 
 
 def test_the_calls_of_a_look(bench: Bench) -> None:
-    """Members are listed while the group changes, or may change because it was asked to."""
+    """Expect that members are listed only in the first observation and while the group changes or may change because of
+    a call."""
     shared = ["instanceGroupManagers"] + ["instances"] * len(bench.spec.all_zones)
     assert sorted(bench.calls_of(bench.observe)) == sorted([*shared, "listManagedInstances"])
     assert sorted(bench.calls_of(bench.observe)) == shared
@@ -166,7 +169,8 @@ def test_a_create_repeated_after_a_crash_is_the_same_request(bench: Bench) -> No
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_a_name_that_is_taken_asks_for_another_look(duplicate: Duplicate) -> None:
-    """The group refuses all names of the call: those it has are done, the others are asked for in the next cycle."""
+    """The group may refuse all names of a call because it has some of them. The creates of these names are then done.
+    The other names are sent again in the next cycle."""
     with Bench(ZONAL, switches=Switches(duplicate_name=duplicate)) as bench:
         bench.create(1, 2)
         bench.restarted()
@@ -179,7 +183,8 @@ def test_a_name_that_is_taken_asks_for_another_look(duplicate: Duplicate) -> Non
 
 @pytest.mark.parametrize("duplicate", [Duplicate.OPERATION_ERROR, Duplicate.HTTP_CONFLICT])
 def test_a_look_that_comes_late_does_not_keep_a_taken_name_out(duplicate: Duplicate) -> None:
-    """The same names again, after the group refused them: another request id, or Compute would repeat its refusal."""
+    """Expect that names which the group refused are sent with another request id. For the same id, Compute would repeat
+    its refusal."""
     with Bench(ZONAL, switches=Switches(duplicate_name=duplicate)) as bench:
         bench.create(1)
         bench.restarted()
@@ -229,7 +234,7 @@ def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: 
 
 
 def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_observations(zonal: Bench) -> None:
-    """Who may make machines may still lack the permission to read operations."""
+    """An account that may make machines may still lack the permission to read operations."""
     zonal.restarted(ComputeTimes(admission=0.05))
     zonal.cloud.set_faults(Fault("op_gone"))
     for number in range(1, 31):
@@ -342,8 +347,8 @@ def test_a_delete_lists_first_and_deletes_only_existing_instances(bench: Bench) 
 
 
 def test_a_member_that_left_meanwhile_does_not_spoil_the_call(bench: Bench) -> None:
-    """Between the observation of a delete and its call members may go; the others of the call are deleted all the
-    same."""
+    """A member may leave after an observation and before its delete is sent. The other members of the same call must
+    still be deleted."""
     bench.create(1)
     bench.running(1)
     urls = [f"zones/{zone}/instances/{name(number)}" for number in (1, 9) for zone in bench.spec.all_zones]

@@ -160,7 +160,8 @@ def test_after_too_many_calls_nothing_is_sent_until_the_window_is_over(zonal: Be
 
 
 def test_the_end_of_the_loop_leaves_pages_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that read the zones of a region are waited for before the process ends."""
+    """The end of the process waits for the threads that read the zones of a region. So these threads must stop reading
+    pages."""
     with Bench(REGIONAL) as bench:
         bench.create(*range(1, 31))
         bench.running(30)
@@ -285,7 +286,8 @@ def test_a_page_in_the_middle_that_fails_fails_the_look(monkeypatch: pytest.Monk
 
 
 def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Complete lists lack the group and its instances; a restarted backend has no earlier list to compare."""
+    """If complete lists lack the group and its instances, the group was deleted. A restarted backend cannot conclude
+    this, because it has no earlier list to compare."""
     bench.create(1, 2)
     bench.running(2)
     groups = bench.cloud.groups
@@ -304,7 +306,8 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
 
 
 def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:
-    """Both lists were wrong at once; the next observation must not go on believing them."""
+    """Both lists were wrong at once, so one observation took the group for deleted. The next observation must not do
+    so, because it sees the instances again."""
     bench.create(1, 2, 3)
     before = bench.running(3)
     bench.cloud.set_faults(Fault("mig_gone"), Fault("list_lag", ".*instances.list", params={"seconds": 100}))
@@ -344,7 +347,7 @@ def test_members_that_left_during_a_look_are_not_missed_in_it(zonal: Bench) -> N
 def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
     spec: MigSpec, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restarted loop has no earlier list, so the group's own count shows missing members."""
+    """A restarted loop has no earlier list to compare. The group's own count shows that the list lacks members."""
     monkeypatch.setattr(api, "PAGE", page)
     with Bench(spec) as bench:
         bench.create(1, 2, 3)
@@ -360,7 +363,8 @@ def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
 
 
 def test_members_that_are_being_made_may_be_listed_late(zonal: Bench) -> None:
-    """The lists of a group may lag behind what it has just accepted; then a loop that asks again is the same to it."""
+    """The lists of a group may lag behind the creates that it has just accepted. So a list without these members is no
+    failure, also for a restarted loop."""
     zonal.cloud.set_faults(Fault("stockout"), Fault("list_lag", ".*listManagedInstances", params={"seconds": 100}))
     zonal.create(1, 2)
     assert zonal.observe().machines == {}
@@ -415,7 +419,7 @@ def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> No
 
 
 def test_a_create_whose_response_drips_ends_with_its_time() -> None:
-    """Its pool would neither create nor delete anything meanwhile."""
+    """While such a create waits, its pool neither creates nor deletes anything."""
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), Projects(Site("demo", "hf"), times=ComputeTimes(call=1.0)))
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
@@ -449,7 +453,7 @@ def test_a_group_of_the_same_name_in_another_zone_of_the_region_is_none_of_ours(
 
 
 def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
-    """Its distribution policy was changed meanwhile."""
+    """The group's distribution policy was changed, and no longer names the member's zone."""
     with Bench(REGIONAL) as bench:
         bench.create(1)
         before = bench.running(1).machines[name(1)]

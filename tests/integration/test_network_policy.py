@@ -41,7 +41,7 @@ def pod_of(manifests: list[Manifest], kind: str = "Deployment") -> Pod:
 
 
 def cluster(manifests: list[Manifest]) -> Policies:
-    """Return a cluster that has these manifests, names, monitoring and others."""
+    """Return a cluster with these manifests, and with namespaces for name servers, for monitoring and for others."""
     ours = {
         one["metadata"]["name"]: one["metadata"].get("labels", {}) for one in manifests if one["kind"] == "Namespace"
     }
@@ -52,7 +52,7 @@ def cluster(manifests: list[Manifest]) -> Policies:
 
 
 def flows(manifests: list[Manifest], values: Mapping[str, str]) -> dict[str, tuple[Pod | Host, Pod | Host, int, str]]:
-    """Return every flow that the pod has, and some that it must not have; ``values``: of the site."""
+    """Return every flow that the pod needs, and some that it must not have. ``values``: the site's values."""
     loop = pod_of(manifests)
     machine = Pod("symphony", {"app": "worker"})
     server, google, proxy, names = (
@@ -146,7 +146,7 @@ def test_a_backup_reaches_nothing_and_is_not_reached(build: str) -> None:
 
 
 def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> list[Manifest]:
-    """Return the same with the loop's policy changed."""
+    """Return a copy of the manifests, with the loop's policy changed."""
     made = copy.deepcopy(manifests)
     (policy,) = [one for one in made if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "provisioner"]
     spoil(policy["spec"])
@@ -215,7 +215,7 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
     ],
 )
 def test_each_rule_is_seen_by_a_flow(spoil: Callable[[Manifest], object], changed: set[str]) -> None:
-    """A rule less, or one that is too wide."""
+    """Expect that other flows pass if a rule is missing or too wide."""
     manifests = BUILDS["mixed"]()
 
     assert passing(manifests) ^ passing(spoilt(manifests, spoil)) == changed

@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the example's provider instance, as HF's environment names it."""
+    """Return the directory of the example's site. The environment names the site's files, as HF's environment does."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -25,7 +25,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, shell: str = "", stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    """Run a command, which must print no traceback; ``shell``: redirections."""
+    """Run a command, which must print no traceback. ``shell``: the shell's redirections for the command."""
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "provisioner", *arguments],
         stdin=subprocess.DEVNULL,

@@ -87,7 +87,7 @@ class Prepared:
         self.own_files()
 
     def own_files(self) -> None:
-        """Write the files that a page lets an operator write before."""
+        """Write the files that, according to the pages, an operator has written before."""
         shown = self.run("provisioner simulate --show few").stdout
         for name in ("now.yaml", "then.yaml"):
             (self.directory / name).write_text(shown)
@@ -112,7 +112,7 @@ class Prepared:
         )
 
     def let_go(self) -> None:
-        """Release all holds for the next command; the effects of a cancel stay."""
+        """Release all holds except cancels, so that the next command meets no hold."""
         for kind, target in [(hold.kind, hold.target) for hold in StateDir(self.playground.state).holds.read().current]:
             if kind != "cancel":
                 self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")
@@ -125,8 +125,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prepared]:
 
 
 def runnable() -> list[Command]:
-    """Return each distinct line of ours. Holds, requests and returns come last, because they change the results of
-    other lines."""
+    """Return each distinct command line of ours. Holds, requests and returns come last, because they change the results
+    of other lines."""
     lines: dict[str, Command] = {}
     for command in filter(is_runnable, commands()):
         lines.setdefault(command.text, command)
@@ -202,7 +202,7 @@ def test_a_command_that_runs_until_it_is_ended_ends_with_0(site: Prepared, line:
 
 @pytest.mark.parametrize("tool", ["kubectl", "gcloud"])
 def test_options_of_other_tools_are_known_to_them(tool: str, tmp_path: Path) -> None:
-    """Each line gets an option that no command has, at its end: it is the only thing that the tool complains about."""
+    """Add an option that no command has to the end of each line. The tool must complain about this option alone."""
     if shutil.which(tool) is None:
         pytest.skip(f"needs {tool}")
     calls = [(command, call) for command in commands() for call in command.calls if call[0] == tool]

@@ -1,5 +1,5 @@
-"""The programs of the kind ``command``, run for real: no output is taken for more than it is, and no program outlives
-its call."""
+"""The programs of the kind ``command``, run for real. An output is used only if all of it is as declared, and no
+program lives longer than its call."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def place(directory: Path, script: str, **changes: Any) -> CommandBackend:
 
 
 def failure(backend: CommandBackend) -> Failure:
-    """Return why an observation fails."""
+    """Return the failure of an observation."""
     with pytest.raises(BackendError) as caught:
         backend.observe(0.0, {})
     return caught.value.failure

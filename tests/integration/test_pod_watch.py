@@ -62,7 +62,8 @@ SILENCE = b"(nothing more, and no end)"
 
 
 class Scripted:
-    """A server that answers each kind of query from a script; when one is at its end, its last response is repeated."""
+    """A server that responds to each kind of query from a script. After the last response of a script, the server
+    repeats it."""
 
     def __init__(self) -> None:
         self.lists: list[bytes] = [page()]
@@ -505,7 +506,7 @@ def test_only_the_pool_that_has_news_is_woken(
 
 
 class Refusing:
-    """A server that refuses every watch and asks for some time."""
+    """A server that refuses every watch, and may ask the caller to wait some seconds before the next one."""
 
     times, streams_lists, access = TIMES, True, Plain("http://127.0.0.1:1")
 

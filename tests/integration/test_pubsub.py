@@ -1,4 +1,5 @@
-"""The event stream against Google's own Pub/Sub emulator: hints arrive, everything is acknowledged, breaks heal."""
+"""The event stream against Google's own Pub/Sub emulator. Hints arrive, every message is acknowledged, and the stream
+recovers after a break."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def place(pubsub: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 class Place:
-    """A topic and the name of a subscription of its own for each test."""
+    """A topic of its own for each test, and the name of a subscription."""
 
     def __init__(self) -> None:
         name = f"test-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""A place that refuses machines, on the embedded cloud: the metric over HTTP and the log have its own words."""
+"""A place that refuses machines, on the embedded cloud. The metric and the log contain the place's own words."""
 
 from __future__ import annotations
 

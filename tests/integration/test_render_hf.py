@@ -45,7 +45,8 @@ OTHERS = {
 
 @pytest.fixture
 def top() -> Iterator[Path]:
-    """Yield HF_TOP of a site with another provider; it belongs to a user without rights, if we may change owners."""
+    """Yield HF_TOP of a site with another provider. It belongs to a user without rights if the tests may change
+    owners."""
     with TemporaryDirectory() as directory:
         top = Path(directory)
         for name, document in OTHERS.items():

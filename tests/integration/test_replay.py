@@ -1,4 +1,4 @@
-"""A recorded run played again: ids and machines of the replay take the place of the recorded ones."""
+"""A recorded run is played again, with the ids and machines of the replay in place of the recorded ones."""
 
 from __future__ import annotations
 

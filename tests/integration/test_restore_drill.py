@@ -1,4 +1,5 @@
-"""A restore drill with processes: a dump beside loop and scripts, a lost directory, and what HF has after it."""
+"""A restore drill with processes: a dump while loop and scripts run, a lost directory, and what HF sees after the
+restore."""
 
 from __future__ import annotations
 
@@ -108,5 +109,5 @@ def test_a_lost_directory_costs_hf_no_machine_and_changes_no_answer(tmp_path: Pa
 
 
 def made_again(state: StateDir) -> bool:
-    """Return True if the memory is the loop's own, and no longer the dump's."""
+    """Return True if the loop has made a memory of its own in place of the dump's."""
     return state.memory.condition() is Condition.FINE and state.memory.read().brake is not None

@@ -57,7 +57,7 @@ FLEET = Fleet(0.0, {}, {NAME: Running("T", 0.0)})
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Collect the calls from now on, whatever was called before."""
+    """Return the set of the calls that are made from now on."""
     made: set[str] = set()
     monkeypatch.setattr(callers, "CALLS", made)
     return made

@@ -180,7 +180,7 @@ class Site:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, content: bytes) -> None:
-        """Write a file in place, or by a rename."""
+        """Write a file in place, or replace it by a rename."""
         path = self._directory / name
         if self._chance.random() < 0.5 and path.exists():
             aside = path.with_suffix(".aside")

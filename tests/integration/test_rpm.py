@@ -58,7 +58,7 @@ def rpm(archive: Path, directory: Path, **defined: str) -> Path:
 def test_the_package_is_installed_upgraded_and_erased(
     host: ScratchHost, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The older of two versions has little in it; the newer is the bundle of this source."""
+    """Upgrade from an older package with few files to the package of this source."""
     archive = shared(tmp_path_factory)
     older = packed(small(unpacked(archive, tmp_path), tmp_path, OLDER))
     before, after = rpm(older, tmp_path), rpm(archive, tmp_path)

@@ -1,7 +1,5 @@
-"""The five scripts as processes: which Python they choose, where they look, what they cost.
-
-What the interface says of them is in tests/conformance.
-"""
+"""The five scripts as processes: which Python they choose, in which directories they search, and what they cost.
+tests/conformance tests HostFactory's interface."""
 
 from __future__ import annotations
 
@@ -117,7 +115,8 @@ def test_slurms_programs_are_called_by_scripts_of_the_same_lines(hf: HostFactory
 
 
 def copied(directory: Path) -> Path:
-    """Return the scripts without the package, where only the choice of Python is looked at."""
+    """Copy the scripts without the package, because only the choice of Python is tested. Return the path of one
+    script."""
     directory.mkdir(parents=True)
     for name in ("python", "requestMachines.sh"):
         shutil.copy(SCRIPTS / name, directory / name)
@@ -125,7 +124,7 @@ def copied(directory: Path) -> Path:
 
 
 def named(path: Path) -> Path:
-    """Return a Python that says which one it is."""
+    """Make a stand-in for Python that prints its own path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('#!/bin/sh\necho "$0"\n')
     path.chmod(0o755)
@@ -221,7 +220,7 @@ def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path
 
 
 def test_the_answer_is_not_read(hf: HostFactory) -> None:
-    """The call fails without a traceback; the recorded request is never polled, so the loop cancels it."""
+    """The call fails without a traceback. Its request is recorded, but never polled, so the loop will cancel it."""
     reader, writer = os.pipe()
     os.close(reader)
     command = hf.command("requestMachines", INPUTS["requestMachines"])
@@ -237,7 +236,7 @@ PIPE_BYTES = 65536
 
 
 def waiting(pipe: int) -> int:
-    """Return bytes in a pipe that its reader has not read."""
+    """Return the number of bytes in a pipe that the reader has not read."""
     return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]  # type: ignore[no-any-return]
 
 

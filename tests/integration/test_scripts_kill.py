@@ -69,7 +69,7 @@ def steps(hf: HostFactory, command: list[str], trace: Path) -> list[Step]:
 
 
 def recorded(hf: HostFactory) -> list[str]:
-    """Return the ids in intent; none where it was not made yet."""
+    """Return the ids in intent; an empty list if intent was not written yet."""
     if not hf.state.intent.exists():
         return []
     intent = hf.state.intent.read()
@@ -84,7 +84,7 @@ def killed_at(hf: HostFactory, step: Step, command: list[str]) -> subprocess.Com
 
 @contextmanager
 def another_writing(hf: HostFactory) -> Iterator[None]:
-    """Hold the lock until another process waits for it, or until the end."""
+    """Hold the lock until another process waits for it, or until the ``with`` block ends."""
     ended = threading.Event()
     lock = DataLock(hf.state.intent.lock_path)
     assert lock.acquire()

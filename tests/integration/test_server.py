@@ -1,4 +1,5 @@
-"""The HTTP server beside the loop, asked over a real socket: who is answered what, by TLS, token, method and name."""
+"""The HTTP server beside the loop, asked over a real socket: its response to each caller, by TLS, token, method and
+name."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory, token: Path) -> Iterator[str]:
-    """Yield the status page of a grid, for who has the token."""
+    """Yield the address of a grid's status page, which demands the token."""
     with served(page(tmp_path_factory.mktemp("grid"), *grid()), Readers(token_file=token)) as url:
         yield url
 
@@ -203,7 +204,7 @@ def test_everything_is_answered_with_the_token_and_nothing_without_it(url: str, 
 
 
 def protects(response: requests.Response) -> None:
-    """Assert that the answer has the headers that protect it."""
+    """Assert that the response has the headers that protect the page."""
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert response.headers["Cache-Control"] == "no-store"
     policy = response.headers["Content-Security-Policy"]

@@ -95,7 +95,7 @@ class Sides:
             self._loop.wait(30 * PATIENCE)
 
     def complete(self, id_: str) -> list[str]:
-        """Return the machines of a request or return once it is complete."""
+        """Wait until a request or return request is complete, and return its machines."""
         until(lambda: self.hf.status(id_)["status"] == "complete", 120, every=0.3, what=f"{id_} is complete")
         return [machine["name"] for machine in self.hf.status(id_)["machines"]]
 

@@ -1,4 +1,4 @@
-"""``provisioner simulator`` as a process: whom it lets in."""
+"""``provisioner simulator`` as a process: which callers it accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> str:
 
 @contextmanager
 def simulator(config: str, directory: Path, *options: str) -> Iterator[dict[str, str]]:
-    """Run the simulator, and yield the variables that it prints once it answers."""
+    """Run the simulator, and yield the variables that it prints when it is ready."""
     words = [sys.executable, "-m", "provisioner", "simulator", "--config", config]
     kubeconfig = str(directory / "kubeconfig")
     with subprocess.Popen([*words, "--kubeconfig", kubeconfig, *options], stdout=subprocess.PIPE, text=True) as process:

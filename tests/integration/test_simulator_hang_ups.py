@@ -49,7 +49,7 @@ def reset(caller: socket.socket) -> None:
 
 
 def close(caller: socket.socket) -> None:
-    """Close the connection, as a program does that has seen enough."""
+    """Close the connection, as a program does that has read enough."""
     caller.close()
 
 

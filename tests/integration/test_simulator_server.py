@@ -1,4 +1,4 @@
-"""The embedded cloud as a whole: discovery, the control face, its server and thread, and its size."""
+"""The embedded cloud as a whole: discovery, the control interface, its server and thread, and its size."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_control_face_sets_faults_and_timings_and_resets(simulator: Simulato
 
 
 def test_the_control_interface_switches_undocumented_behaviours() -> None:
-    """Both ways of giving a switch: at the start, and while it runs."""
+    """Expect that a switch can be set at the start, and again while the cloud runs."""
     mig = advised(project="p", name="group", zone="us-central1-a")
     timings = {"mig": {"operation": 0, "schedule": 0, "boot": 1000}}
     conditions = Conditions.of(timings=timings, switches={"ip_before_running": True})

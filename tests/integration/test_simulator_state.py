@@ -49,7 +49,7 @@ def service(cloud: ComputeCloud) -> Iterator[Any]:
 
 
 def create(service: Any, **states: object) -> None:
-    """Create members of these names; with ``None`` nothing is preserved."""
+    """Create members of these names with these preserved states; ``None`` stands for no preserved state."""
     entries = [{"name": name} | ({"preservedState": state} if state else {}) for name, state in states.items()]
     operation = service.instanceGroupManagers().createInstances(**GROUP, body={"instances": entries}).execute()
     assert "error" not in service.zoneOperations().wait(**WHERE, operation=operation["name"]).execute()

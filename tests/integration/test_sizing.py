@@ -47,7 +47,8 @@ class Virtual(NamedTuple):
 
 
 class OverHttp(NamedTuple):
-    """The benchmark's output for a loop with its clients, by number and kind of machines; calls of that kind alone."""
+    """The benchmark's output for a loop with its clients, by number and kind of machines. The calls are those of this
+    kind."""
 
     machines: str
     kind: str
@@ -66,7 +67,7 @@ def cells(last_heading: str) -> list[list[str]]:
 
 
 def numbers(cell: str) -> list[float]:
-    """Return the numbers of a cell in bytes, or as they are: of ``256 MiB / 512 MiB``, ``14 / 16`` or ``20,000``."""
+    """Return the numbers of a cell, such as ``256 MiB / 512 MiB``, ``14 / 16`` or ``20,000``. Sizes are in bytes."""
     return [
         float(text.replace(",", "")) * UNITS[unit] for text, unit in re.findall(r"(\d[\d.,]*)(?: ([MG]i?B))?", cell)
     ]
@@ -129,7 +130,8 @@ def test_every_row_was_measured() -> None:
 
 @pytest.mark.parametrize("measured", VIRTUAL, ids=[one.machines for one in VIRTUAL])
 def test_the_requested_resources_have_room_for_hours(measured: Virtual) -> None:
-    """Memory as below; the disk has a journal and two copies of the state; two calls for each machine an hour."""
+    """The memory has the same reserve as in the next test. The disk has room for the state, two copies of it, and a
+    journal."""
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= measured.cpu
     assert row.memory >= MEMORY_ROOM * measured.memory

@@ -75,7 +75,7 @@ class Reader:
         return self._node(name)
 
     def read(self, *names: str) -> list[bool | None]:
-        """Read the nodes completely, and return if each pod is on Spot, or None if unknown."""
+        """Read the nodes completely. Return for each pod whether it is on Spot; None if this is unknown."""
         for name in names:
             self.nodes.is_spot(name)
         self.nodes.observe()

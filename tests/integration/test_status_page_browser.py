@@ -65,7 +65,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Yield a grid in every trouble there is."""
+    """Yield the status page of a grid that has every kind of trouble."""
     with served(page(tmp_path_factory.mktemp("tidy"), *grid())) as url:
         yield url
 

@@ -30,7 +30,8 @@ OURS = "gcpinst"
 
 
 def template(name: str, most: int, megabytes: int, **place: str) -> dict[str, Any]:
-    """Return a template of the toolkit: each of its cores counts as often as it has cores."""
+    """Return a template of the toolkit. Its ``ncpus`` and ``ncores`` are both the number of cores, so Symphony computes
+    too many slots from their product."""
     numbers = {"ncpus": "4", "ncores": "4", "nram": str(megabytes)}
     attributes = {"type": ["String", "X86_64"]} | {key: ["Numeric", value] for key, value in numbers.items()}
     return {"templateId": name, "maxNumber": most, "attributes": attributes, **place}

@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md: what is wrong is made to happen, and the first command says what the page shows."""
+"""The faults of docs/troubleshooting.md: each is caused, and the first command of its section prints what the page
+shows."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grid]:
 
 @pytest.fixture
 def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Return a command of ours, as HostFactory's environment has it: exit code and what it prints on either stream."""
+    """Return a function that runs a command of ours in HostFactory's environment. It returns the exit code, and what
+    the command prints on stdout and stderr."""
     for name, value in hf.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("KUBECONFIG", str(hf.simulator.kubeconfig))
@@ -47,10 +49,8 @@ def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> bool:
-    """Wait until the command prints the words and ends with the code that the section shows.
-
-    Raises AssertionError if it does not.
-    """
+    """Wait until the command prints the words and ends with the code that the section shows. Raises AssertionError if
+    it does not in time."""
     assert [text for text in (f"$ {command}", *words) if text not in SECTIONS[section]] == [], section
     arguments = [one.strip('"') for one in re.findall(r"\"[^\"]*\"|\S+", command)[1:]]
 

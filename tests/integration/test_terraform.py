@@ -203,7 +203,7 @@ def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: 
 
 @REAL
 def test_terraform_renders_the_example_so(tmp_path: Path) -> None:
-    """Write it again: python -m tests.support.clients.terraform"""
+    """If the example has to change, ``python -m tests.support.clients.terraform`` writes it again."""
     files = {str(file.relative_to(RENDERED)): file.read_text() for file in RENDERED.rglob("*") if file.is_file()}
     assert rendered(EXAMPLE, tmp_path, endpoint=ENDPOINT, authority=files["cluster-ca.crt"]) == files
 
@@ -232,7 +232,8 @@ def test_terraform_accepts_the_settings_module_and_its_own_tests_pass(tmp_path: 
 @REAL
 @pytest.mark.slow
 def test_terraform_accepts_the_whole_module_and_its_own_tests_pass(tmp_path: Path) -> None:
-    """The plug-in has the provider's schema, and with mocks plans and makes every kind of grid."""
+    """Terraform uses our plug-in, which has the provider's schema. The module's own tests plan and make every kind of
+    grid with mock providers."""
     copy, settings = whole(tmp_path)
     done = terraform("validate", "-no-color", directory=copy, settings=settings)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
-"""The runners for Cluster Toolkit. root runs them for real, as the toolkit's module startup-script does: first image,
-then master.
+"""The runners for Cluster Toolkit. root runs them for real, as the toolkit's module startup-script does: the runners of
+the image first, and then those of the master.
 
-The host is this machine with file systems of its own mounted over it. The tree of Symphony is as Google's blueprint
-leaves it before EGO starts. Its profile stops a strict shell. dnf, gcloud, curl and systemctl are stand-ins.
+The host is this machine with file systems of its own mounted over it. Symphony's tree is as Google's blueprint leaves
+it before EGO starts. A strict shell would end in Symphony's profile. dnf, gcloud, curl and systemctl are stand-ins.
 """
 
 from __future__ import annotations
@@ -120,9 +120,10 @@ class Master(ScratchHost):
         self.path("/var/calls").touch()
 
     def run_all(self, runners: list[dict[str, str]], ends: int = 0) -> str:
-        """Run the runners as the toolkit does: one mkdir makes a directory of data, and words are split.
+        """Run the runners as the toolkit does, and return the output.
 
-        Return the output.
+        The toolkit makes at most one missing directory for a data file, and lets the shell split the arguments of a
+        script.
         """
         lines = ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "aside=$(mktemp -d)"]
         for runner in runners:
@@ -134,7 +135,7 @@ class Master(ScratchHost):
         return self.run("\n".join(lines))
 
     def calls(self) -> list[str]:
-        """Return the calls of the stand-ins since the last time."""
+        """Return the calls of the stand-ins since the last call of this method."""
         file = self.path("/var/calls")
         lines = file.read_text().splitlines()
         file.write_text("")
@@ -148,7 +149,7 @@ class Master(ScratchHost):
         return "\n".join(line for line in found.splitlines() if "before-render-hf" not in line)
 
     def json(self, path: str) -> Any:
-        """Return a file of HostFactory's."""
+        """Return the content of one of HostFactory's configuration files."""
         return json.loads(self.path(f"{HF_TOP}/conf/{path}").read_text())
 
 

@@ -1,4 +1,4 @@
-"""The units of the loop as a service on HostFactory's host. The tool that reads a unit there also reads it here."""
+"""The units of the loop as a service on HostFactory's host. Here too, systemd's own tool reads them."""
 
 from __future__ import annotations
 

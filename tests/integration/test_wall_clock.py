@@ -13,7 +13,7 @@ DAY = 86_400.0
 
 
 def test_a_wall_clock_set_a_day_back_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way, tests/simulation/test_clock_jumps.py has."""
+    """tests/simulation/test_clock_jumps.py also tests clocks that are set forward."""
     with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None, processes=True)) as hf:
         machines = hf.complete(3)
         kept, returned = machines[:2], machines[2]
