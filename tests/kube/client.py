@@ -1,4 +1,4 @@
-"""Raw requests to an API server: an account of what is there that does not come from our backend."""
+"""Raw requests to an API server. They show what the server has, without any code of our backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 
 class Refused(Exception):
-    """The server's response was a refusal."""
+    """The server refused the call."""
 
     def __init__(self, status: int, response: Mapping[str, Any]) -> None:
         super().__init__(f"{status} {response.get('reason')}: {response.get('message')}")
@@ -45,7 +45,8 @@ class Client:
         kind: str = "application/json",
         query: Mapping[str, object] | None = None,
     ) -> Document:
-        """The object that answers; Refused when the server refuses, an urllib3 error when it does not answer."""
+        """Make a call, and return the document of the response. Raises Refused if the server refuses the call, and an
+        error of urllib3 if it does not respond."""
         response = self._connections.request(
             method,
             f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
@@ -68,11 +69,12 @@ class Client:
         return self.call("POST", path, body)
 
     def patch(self, path: str, body: object) -> Document:
-        """A JSON merge patch."""
+        """Change an object by a JSON merge patch."""
         return self.call("PATCH", path, body, kind="application/merge-patch+json")
 
     def delete(self, path: str, *, grace: int | None = None) -> None:
-        """Delete, and let the server delete what it owns, also of a Job; what is not there is no error."""
+        """Delete an object, and let the server delete the objects that it owns, such as the pods of a Job. A missing
+        object is no error."""
         options = {"propagationPolicy": "Background"} | ({} if grace is None else {"gracePeriodSeconds": grace})
         try:
             self.call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
@@ -81,12 +83,12 @@ class Client:
                 raise
 
     def text(self, path: str) -> str:
-        """The text of a resource that is no JSON."""
+        """Return the text of a resource that is not JSON."""
         url = f"{self.server}{path}"
         return self._connections.request("GET", url, headers=self.headers, timeout=30.0).data.decode()
 
     def alive(self) -> bool:
-        """True when the server says that it can serve."""
+        """Return True if the server reports that it is ready."""
         try:
             return bool(
                 self._connections.request(

@@ -13,7 +13,7 @@ from tests.support.manifests import built
 
 @pytest.fixture(scope="session")
 def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
-    """A server that knows our kinds, and has both namespaces."""
+    """Yield a server that knows our kinds, and has the namespaces of our manifests."""
     if isinstance(any_cluster, GivenCluster):
         pytest.skip("needs a cluster of its own, not the one that TEST_KUBECONFIG names")
     made = Kit(any_cluster.admin)

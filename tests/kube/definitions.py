@@ -1,4 +1,4 @@
-"""The definitions of kinds as those who make the kinds publish them: in their Go modules, by the ordinary Go client."""
+"""The definitions of kinds as their makers publish them: in their Go modules, read by the ordinary Go client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Manifest = dict[str, Any]
 
 
 class Source(NamedTuple):
-    """The place of definitions in a module."""
+    """A Go module, and the files in it that contain definitions."""
 
     module: str
     checksum: str

@@ -1,4 +1,5 @@
-"""HostFactory's host beside a pod: one export is its state directory too, and its user is in the export's group."""
+"""HostFactory's host beside a pod. Both have their state directory in the same export, and the host's user is in the
+export's group."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ PLACES = {
 
 
 class Host(HostFactory):
-    """A host whose scripts run as HostFactory's user, whose files no other user may read."""
+    """A host whose scripts run as HostFactory's user. No other user may read the files of this user."""
 
     def __init__(self, pod: LoopPod, directory: Path) -> None:
         log = directory / "host-log"

@@ -104,7 +104,7 @@ def _deletion() -> dict[str, Any]:
 def _says(status: str) -> dict[str, Any]:
     """Return the step that gives a pod this status, unless the pod has changed meanwhile.
 
-    Otherwise kwok may begin a pod twice, with another address.
+    Without this condition, kwok may start a pod twice, with another address.
     """
     version = 'metadata: {resourceVersion: "{{ .metadata.resourceVersion }}"}'
     template = f"{version}\nstatus:\n{indent(status, '  ')}"
@@ -152,7 +152,7 @@ def _status(says: Says, *, ready: bool = False) -> str:
 
 
 def _inits(state: str) -> list[str]:
-    """Return a template of the init containers in this state; they are done if it is empty.
+    """Return a template of the init containers in this state. An empty ``state`` means that they are done.
 
     Init containers that are always restarted run beside the others.
     """

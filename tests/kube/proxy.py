@@ -35,7 +35,7 @@ NO_PROGRESS = {
 
 
 class Trouble(StrEnum):
-    """A fault of the connections from now on."""
+    """A fault of the connections."""
 
     NONE = "none"
     LOSE = "lose"
@@ -64,23 +64,24 @@ class Call(NamedTuple):
 
     @property
     def watches(self) -> bool:
-        """True when it asked for a stream."""
+        """Return True if the call asked for a stream."""
         return "watch=" in self.query
 
     @property
     def lists(self) -> bool:
-        """True when it asked for all pods, in pages or as the begin of a stream."""
+        """Return True if the call asked for all pods, in pages or as the beginning of a stream."""
         return self.method == "GET" and self.path.endswith("/pods") and "resourceVersion=" not in self.query
 
 
 class Storm:
-    """A share of the calls that the server refuses, as the seed draws them. Only writes meet a conflict."""
+    """Random refusals of a share of the calls. Equal seeds refuse the same calls. Only writes are refused as a
+    conflict."""
 
     def __init__(self, seed: int, share: float, statuses: Sequence[int] = (409, 429, 503)) -> None:
         self._chance, self._share, self._statuses = random.Random(seed), share, statuses
 
     def refusal(self, method: str) -> int:
-        """The status of the next call's refusal; 0 for a call that goes through."""
+        """Return the status by which the next call is refused; 0 if it is not refused."""
         if self._chance.random() >= self._share:
             return 0
         status = self._chance.choice(self._statuses)
@@ -124,13 +125,13 @@ class Proxy:
             do_POST = do_DELETE = do_PATCH = do_PUT = do_GET
 
             def log_message(self, *_: object) -> None:
-                """Nothing: ``calls`` holds what tests need."""
+                """Log nothing, because ``calls`` holds what tests need."""
 
         class Listener(ThreadingHTTPServer):
             request_queue_size = 256
 
             def handle_error(self, *_: object) -> None:
-                """Connections break off here by design; anything else is for the test's report."""
+                """Ignore broken connections, because tests break them on purpose. Report any other error."""
                 error = sys.exc_info()[1]
                 if not isinstance(error, OSError):
                     print(f"proxy: {error!r}", file=sys.stderr)
@@ -166,7 +167,7 @@ class Proxy:
 
     @property
     def trouble(self) -> Trouble:
-        """Return the fault of now."""
+        """Return the present fault."""
         return self._trouble
 
     @trouble.setter
@@ -178,20 +179,20 @@ class Proxy:
             self._calm.set()
 
     def cut(self) -> None:
-        """Break all connections off; new ones are possible."""
+        """Break all connections. New connections are possible."""
         self._break(self._clients)
 
     def cut_watches(self) -> int:
-        """Break all streams off; how many there were."""
+        """Break all streams, and return their number."""
         return self._break(self._watchers)
 
     def observations(self) -> list[Call]:
-        """Every list and watch of pods that was answered."""
+        """Return every list and watch of pods that was answered."""
         with self._lock:
             return [call for call in self.calls if call.method == "GET" and call.path.endswith("/pods")]
 
     def creates(self) -> list[Call]:
-        """Every create of a pod that reached the server."""
+        """Return every create of a pod that the server or the proxy has answered."""
         with self._lock:
             return [call for call in self.calls if call.method == "POST" and call.path.endswith("/pods")]
 
@@ -247,7 +248,7 @@ class Proxy:
             _answer(handler, response.status, content, response.headers.get("Retry-After"))
 
     def _stream(self, handler: BaseHTTPRequestHandler, response: urllib3.BaseHTTPResponse) -> None:
-        """Carry a watch on, piece by piece, until one side ends it."""
+        """Pass the pieces of a watch on, until one side ends the watch."""
         self._add(self._watchers, handler.connection)
         handler.send_response(200)
         handler.send_header("Content-Type", "application/json")

@@ -80,7 +80,7 @@ class Pods:
         self.admin.create(f"{self.pods_path}/{name}/eviction", eviction)
 
     def lift(self, name: str) -> None:
-        """Take away all scheduling gates, as a queue does that lets a pod go."""
+        """Remove all scheduling gates, as a queue does when it admits a pod."""
         self.admin.patch(f"{self.pods_path}/{name}", {"spec": {"schedulingGates": None}})
 
     def say(self, name: str, reason: str, message: str) -> None:
@@ -105,7 +105,8 @@ class Pods:
         self.admin.patch(f"{self.pods_path}/{name}/status", {"status": changes})
 
     def set_condition(self, name: str, kind: str, status: str, **words: str) -> None:
-        """Set one condition, and keep the others. A disruption without its time is called off as stale."""
+        """Set one condition with the present time, and keep the others. Kubernetes resets a disruption condition
+        without a time, because it takes the condition for an old one."""
         others = [one for one in self.pod(name)["status"]["conditions"] if one["type"] != kind]
         condition = {"type": kind, "status": status, "lastTransitionTime": _now(), **words}
         self.set_status(name, conditions=[*others, condition])
@@ -176,7 +177,7 @@ class Space(Pods):
         until(lambda: self.admin.get(f"{path}/pods").get("status", {}).get("hard"), 30, what="the quota is in force")
 
     def grant(self, *verbs: str, events: Sequence[str] = ()) -> None:
-        """Allow the provisioner these verbs on pods, and these verbs on events."""
+        """Allow the provisioner exactly these verbs on pods and on Events."""
         path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.name}/roles/{ACCOUNT}"
         allowed = {"pods": verbs, "events": events}
         rules = [{"apiGroups": [""], "resources": [kind], "verbs": may} for kind, may in allowed.items() if may]
@@ -184,7 +185,7 @@ class Space(Pods):
 
     @contextmanager
     def seeing_nodes(self, rights: Path = NODES_RBAC) -> Iterator[None]:
-        """Allow the provisioner to list nodes meanwhile, as a component of the deployment does."""
+        """Allow the provisioner to list nodes within the ``with`` block, as a component of the deployment does."""
         role, binding = yaml.safe_load_all(rights.read_text())
         for document in (role, binding):
             document["metadata"]["name"] = self.name
@@ -200,13 +201,13 @@ class Space(Pods):
                 self.admin.delete(f"/apis/rbac.authorization.k8s.io/v1/{kind}/{self.name}")
 
     def condemn(self) -> None:
-        """Delete the namespace; its pods keep it until they are gone."""
+        """Delete the namespace. It exists until its pods are gone."""
         self.admin.delete(self._path)
         until(lambda: self.admin.get(self._path)["status"]["phase"] == "Terminating", 30)
 
     @contextmanager
     def admitting(self, url: str, ca: Path) -> Iterator[None]:
-        """Ask a webhook about each pod that is made here."""
+        """Let the server ask a webhook about each pod that is made here."""
         path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         hook = {
             "name": "pods.example.com",
@@ -246,7 +247,7 @@ class Space(Pods):
         return bool(response["status"]["allowed"])
 
     def release(self) -> None:
-        """Let pods go whose kubelet is dead."""
+        """Remove the pods that are ending, because their kubelet is dead and does not remove them."""
         for name in [name for name, pod in self._by_name().items() if "deletionTimestamp" in pod["metadata"]]:
             self.delete(name, grace=0)
 

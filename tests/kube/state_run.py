@@ -178,7 +178,7 @@ class StateRun(Run):
         super().__exit__(*error)
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> None:
-        """Wait, unless a law is broken."""
+        """Wait until the condition holds. Raises AssertionError if a law is broken meanwhile."""
         until(lambda: self.broken() or condition(), seconds, every=0.1, what=what)
         assert not self.broken(), self.broken()
 
@@ -200,7 +200,7 @@ class StateRun(Run):
             return [id_ for id_ in ids if id_ in self.ledger.terminal]
 
     def wait_until(self, moment: float) -> None:
-        """Wait for a moment of the wall clock, unless a law is broken."""
+        """Wait for a moment of the wall clock. Raises AssertionError if a law is broken meanwhile."""
         self.until(lambda: time.time() > moment, moment - time.time() + 5.0, "the time is over")
 
     def calls(self, begin: float, end: float) -> list[Call]:

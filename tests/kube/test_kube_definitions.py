@@ -1,4 +1,4 @@
-"""Our schemas of kinds that others make take nothing that those refuse."""
+"""Our schemas of other makers' kinds accept no value that the published schemas refuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def published_version(definitions: dict[str, Any], version: str, kind: str) -> d
 
 
 def theirs(definitions: dict[str, Any], version: str, kind: str) -> dict[str, Any]:
-    """The published schema of a version's spec."""
+    """Return the published schema of a version's spec."""
     spec: dict[str, Any] = published_version(definitions, version, kind)["schema"]["openAPIV3Schema"]["properties"][
         "spec"
     ]
@@ -42,7 +42,7 @@ HELD = [key for key in schemas() if key[1] not in BY_HAND]
 
 @pytest.mark.parametrize(("version", "kind"), HELD, ids=str)
 def test_a_kind_is_used_in_a_version_that_its_makers_keep(definitions: dict[str, Any], version: str, kind: str) -> None:
-    """They stop serving a deprecated one: then the server refuses our manifests."""
+    """The makers of a kind stop serving a deprecated version. The server would then refuse our manifests."""
     one = published_version(definitions, version, kind)
 
     assert one["served"]

@@ -1,4 +1,5 @@
-"""The whole path on a real API server: scripts, loop, pods that are scheduled and run. The server's account judges."""
+"""The whole path on a real API server: scripts, loop, and pods that are scheduled and run. The results are compared
+with what the server itself shows."""
 
 from __future__ import annotations
 

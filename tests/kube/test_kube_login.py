@@ -31,7 +31,7 @@ VERSION = "client.authentication.k8s.io/v1"
 
 
 class Bench:
-    """A pool in a namespace of the real server, reached in one way or another."""
+    """A pool in a namespace of the real server. The test chooses the credentials."""
 
     def __init__(self, space: Space, directory: Path) -> None:
         self.space, self.directory = space, directory
@@ -98,7 +98,7 @@ def test_the_account_of_the_pod_that_it_runs_in(bench: Bench, monkeypatch: pytes
 
 @pytest.fixture
 def key_file(bench: Bench) -> Iterator[Path]:
-    """A Google service account's key file; its token server gives tokens of the provisioner's own account."""
+    """Yield a Google service account's key file. Its token server gives tokens of the provisioner's own account."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

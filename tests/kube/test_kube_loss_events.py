@@ -1,4 +1,4 @@
-"""Events on lost pods on a real API server: it takes them by the deployment's Role alone, and shows them as its own."""
+"""Events on lost pods on a real API server. The rights of the deployment's Role are enough to write them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.kube
 
 
 def said(space: Space) -> list[Document]:
-    """The Events of ours, as the newer of both APIs shows them."""
+    """Return our Events, as the newer of the two Event APIs shows them."""
     events = space.admin.get(f"/apis/events.k8s.io/v1/namespaces/{space.name}/events")["items"]
     return [one for one in events if one.get("reportingController") == COMPONENT]
 

@@ -1,4 +1,5 @@
-"""The built manifests on a real API server: it takes each; what they deploy rents machines, with their rights alone."""
+"""The built manifests on a real API server. The server accepts each manifest. The deployed pods rent machines with only
+the rights in these manifests."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_the_server_takes_every_manifest_of_a_build(kit: Kit, build: Build) -> N
 
 @pytest.fixture(scope="module")
 def manifests(kit: Kit) -> Iterator[list[Manifest]]:
-    """The overlay for a laptop, with backups, demand and a login, applied: it asks for nothing that only Google has."""
+    """Yield the applied overlay for a laptop, with backups, demand and a login. It needs nothing that only Google
+    has."""
     made = built("overlays/kind", "backup", "demand", "pull-secret")
     with kit.deploying(made):
         yield made
@@ -68,7 +70,7 @@ def pod(
 
 
 def machines(kit: Kit) -> set[str]:
-    """The names of the pods where machines are made."""
+    """Return the names of the pods in the namespace of the machines."""
     return {one["metadata"]["name"] for one in kit.admin.get(PODS)["items"]}
 
 
@@ -76,7 +78,7 @@ JOB = "backup-now"
 
 
 def pods_named(kit: Kit, name: str) -> list[Manifest]:
-    """Pods of the loop's namespace by their label, as the server has them."""
+    """Return the pods in the loop's namespace whose label has this name."""
     return pods_with(kit, f"app.kubernetes.io/name={name}")
 
 
@@ -85,7 +87,7 @@ def pods_with(kit: Kit, selector: str) -> list[Manifest]:
 
 
 def backed_up_by_hand(kit: Kit) -> list[Manifest]:
-    """The pod of the test's own job: at a quarter of an hour the schedule makes others."""
+    """Return the pods of the test's own job. At each quarter of an hour, the schedule makes other pods."""
     return pods_with(kit, f"batch.kubernetes.io/job-name={JOB}")
 
 
@@ -190,7 +192,7 @@ def test_whoever_pulls_our_image_shows_the_registry_the_login(kit: Kit, manifest
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """The volume of backups, with some from before."""
+    """Return a directory for the volume of backups, with three old backups."""
     directory = tmp_path / "kept"
     directory.mkdir()
     os.chmod(directory, 0o770)
@@ -261,7 +263,7 @@ def test_a_backup_of_what_runs_needs_no_network_is_restored_by_its_job_and_old_o
 def test_the_pods_of_all_compute_classes_keep_what_their_files_say_on_a_real_server(
     kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Class and tolerations arrive as they are, and the server adds no class of its own."""
+    """The server keeps the class and the tolerations of each pod, and adds no class of its own."""
     write_configuration(built(GKE, "compute-classes"), tmp_path)
     login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
     (tmp_path / "kubeconfig").write_text(json.dumps(login))

@@ -43,7 +43,7 @@ def compute() -> Iterator[Simulator]:
 
 @pytest.fixture(scope="module", params=[GKE, "overlays/mixed"], ids=lambda overlay: overlay.removeprefix("overlays/"))
 def manifests(request: pytest.FixtureRequest, kit: Kit, any_cluster: Cluster) -> Iterator[list[Manifest]]:
-    """Yield the applied overlay of a site whose group of HostFactory has another number than the pod's group."""
+    """Yield the applied overlay. HostFactory's group at this site has another number than the pod's group."""
     made = of_a_site(request.param, hostfactoryGroup=str(GROUP))
     hasten(only(made, "ConfigMap")["data"])
     any_cluster.add_node("with-metadata", **{"iam.gke.io/gke-metadata-server-enabled": "true"})
@@ -54,7 +54,7 @@ def manifests(request: pytest.FixtureRequest, kit: Kit, any_cluster: Cluster) ->
 
 
 def hasten(files: dict[str, str]) -> None:
-    """Let the loop observe often, and believe a simulated cloud sooner than Google's."""
+    """Let the loop observe often, and set a shorter lag, because the simulated cloud lags less than Google's."""
     settings = yaml.safe_load(files["provisioner.yaml"])
     settings["loop"] = {"interval_seconds": 2, "floor_seconds": 0.3}
     for pool in settings["pools"].values():

@@ -55,7 +55,7 @@ def webhook(cluster: Cluster, space: Space) -> Iterator[ThreadingHTTPServer]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cluster.ca, cluster.key)
@@ -124,7 +124,7 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
 
 
 def tried(place: KubePlace) -> list[str]:
-    """Return the findings of trying a pod, which makes no pod."""
+    """Try to make a pod, without any effect. Return the findings."""
     before = place.present()
     findings = [finding.text for finding in place.backend.rehearse("T")]
     assert place.present() == before
@@ -171,7 +171,7 @@ SAID = "max node group size reached"
 
 @pytest.fixture
 def homeless(space: Space, proxy: Proxy, tmp_path: Path) -> Iterator[KubePlace]:
-    """A pod that no node takes, and what the autoscaler says of it."""
+    """Yield a place with a pod that no node accepts, and the autoscaler's Event about this pod."""
     place = KubePlace(space, proxy, tmp_path, watched=True)
     place.rewrite("nodeSelector: {disk: huge}\ncontainers: [{name: main, image: busybox}]\n")
     place.create(1)
@@ -215,7 +215,7 @@ SPECS = [
 
 @pytest.fixture
 def labelled(space: Space) -> Space:
-    """The namespace with the labels that the kit gives the machines'."""
+    """Return the namespace with the labels that the kit's namespace of the machines has."""
     manifests = yaml.safe_load_all((KUSTOMIZE / "base" / "namespaces.yaml").read_text())
     (labels,) = [one["metadata"]["labels"] for one in manifests if one["metadata"]["name"] == "symphony"]
     space.admin.patch(f"/api/v1/namespaces/{space.name}", {"metadata": {"labels": labels}})

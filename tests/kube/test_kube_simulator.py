@@ -1,4 +1,5 @@
-"""The embedded cloud answers as the real server does, request by request. Where they differ, it is wrong."""
+"""The embedded cloud answers each request as the real server does. Where the two differ, the embedded cloud is
+wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ CHANGING = re.compile(
 
 @dataclass
 class Side:
-    """A server of the two that are compared."""
+    """One of the two servers that are compared."""
 
     server: str
     namespace: str
@@ -61,7 +62,8 @@ class Side:
 
 
 def _is_progress(event: dict[str, Any]) -> bool:
-    """A bookmark that says no more than how far the watch is: each server sends them at its own pace."""
+    """Return True for a bookmark that only reports the progress of the watch. Each server sends such bookmarks at its
+    own pace."""
     return event["type"] == "BOOKMARK" and "annotations" not in event["object"]["metadata"]
 
 
@@ -91,7 +93,7 @@ def _comparable(document: dict[str, Any], namespace: str) -> object:
 
 
 def pod(name: str = "a", *, metadata: Mapping[str, object] | None = None, **spec: object) -> dict[str, Any]:
-    """A pod that nothing happens to by itself: its scheduler is not there."""
+    """Return a pod that does not change by itself, because its scheduler does not exist."""
     containers = [{"name": "main", "image": "busybox"}]
     return {
         "apiVersion": "v1",

@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 
 class Leases:
-    """Leases of a namespace, as objects that come and go, seen through a proxy."""
+    """The Leases of a namespace, which a test adds and removes. A cache sees them through a proxy."""
 
     def __init__(self, space: Space, proxy: Proxy, directory: Path) -> None:
         self.path = f"/apis/coordination.k8s.io/v1/namespaces/{space.name}/leases"
@@ -50,9 +50,9 @@ class Leases:
         return ["watch" if call.watches else "list" for call in calls]
 
     def steps_from(self, version: str) -> list[str]:
-        """Return the calls of a cache that lists and then continues from ``version``.
+        """Let a new cache list, and then continue from ``version``. Return its calls.
 
-        Check that it is current at the end.
+        Check that the cache is current at the end.
         """
         self.cache.stop_following()
         before, cache = len(self.calls()), ObjectCache(self._server, self.path)
@@ -91,7 +91,8 @@ def test_a_watch_is_followed_also_if_it_is_cut_again_and_again(leases: Leases, p
 
 
 def test_from_a_version_of_the_future_no_stream_is_followed(leases: Leases) -> None:
-    """The version of a server goes back if its etcd is restored. From such a version the server streams nothing."""
+    """If its etcd is restored, a server goes back to an older version. The cache must then list again, because the
+    server streams nothing from a version of the future."""
     assert leases.steps_from(str(10**9)) == ["list", "list"]
 
 

@@ -32,7 +32,7 @@ PAGE = (ROOT / "docs" / "kubernetes-state.md").read_text()
 
 @pytest.fixture
 def component(kit: Kit) -> Iterator[Kit]:
-    """A cluster in which the component is applied."""
+    """Yield a cluster with the applied component."""
     with kit.deploying(
         [one for one in built("components/kubernetes-state") if one["kind"] != "CustomResourceDefinition"]
     ):
@@ -40,7 +40,7 @@ def component(kit: Kit) -> Iterator[Kit]:
 
 
 class Terminal:
-    """The administrator's terminal, in a directory that has the repository's deploy."""
+    """The administrator's terminal, in a directory that has the repository's folder ``deploy``."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.directory, self._cluster = directory, cluster

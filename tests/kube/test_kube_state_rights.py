@@ -140,7 +140,8 @@ class Administrator(ApiServer):
 
 
 def memory_of(ids: list[str], back: str, epoch: int, doubles: Mapping[str, float]) -> Memory:
-    """Return a memory with records of requests and of a return. ``doubles`` may be more than one object can have."""
+    """Return a memory with records of requests and of a return. It does not fit into one object if ``doubles`` has many
+    entries."""
     records = {id_: RequestRecord(id_, "GkePod", 1, 0.0, 9.0) for id_ in ids}
     returns = {back: ReturnRecord(back, ("m2",), 0.0, 9.0)}
     return Memory("demo", epoch=epoch, requests=records, returns=returns, doubles=doubles)
@@ -152,7 +153,8 @@ def answer_of(status: str, id_: str, message: str = "") -> Answer:
 
 
 def life_of_a_loop(space: Space, api: Recorded, directory: Path) -> None:
-    """Lead, keep a memory that continues in pieces, publish, settle, set holds, recover, and remove all."""
+    """Make the calls of a loop. It takes the Lease, writes a memory that fills several objects, publishes and settles
+    answers, sets holds, recovers, and removes everything."""
     admin = Administrator(space)
     script = KubeScriptState(admin, "demo", str(directory))
     one, other = (script.record_request("demo", "GkePod", 1, created_wall=1e9, rc_account="").id for _ in range(2))
@@ -244,6 +246,6 @@ def test_a_life_without_one_of_the_rights_says_which_one_is_missing(
 
 
 def missing(right: str) -> str:
-    """Return the end of the sentence for a missing right."""
+    """Return the end of the message about a missing right."""
     resource, verb = right.partition("/")[2].split()
     return f"Bind this account to its Role in {COMPONENT.relative_to(ROOT)}, which has the verb {verb} on {resource}."

@@ -1,4 +1,5 @@
-"""The kinds of the state on a real API server: what breaks a law is refused, even if the administrator writes it."""
+"""The kinds of the state on a real API server. A write that breaks a law is refused, even if the administrator makes
+it."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ BEGINS = {"phase": "Waiting", **LED}
 
 
 class Break(NamedTuple):
-    """A write that breaks a law, after the status has been written; ``part``: of the object."""
+    """A write that breaks a law. It is made after ``status`` has been written. ``part``: the part of the object that is
+    written."""
 
     kind: str
     status: Document | None
@@ -62,7 +64,7 @@ class Break(NamedTuple):
 
 
 def of_both(name: str, status: Document, write: Document, words: str) -> dict[str, Break]:
-    """Return the same break for a request and a return."""
+    """Return the same breach of a law for a request and for a return request."""
     return {f"{kind}: {name}": Break(kind, status, "/status", {"status": write}, words) for kind in (REQUEST, RETURN)}
 
 
@@ -132,7 +134,7 @@ class Objects:
         return self.admin.patch(self.path(kind, "/status", name), {"status": status}) if status else made
 
     def table(self, kind: str, **query: object) -> tuple[list[str], list[list[Any]]]:
-        """The columns that kubectl shows without ``-o wide``, and the rows."""
+        """Return the columns that kubectl shows without ``-o wide``, and the rows."""
         admin = self.admin
         admin.headers["Accept"] = "application/json;as=Table;v=v1;g=meta.k8s.io"
         try:
@@ -169,7 +171,7 @@ def test_each_rule_is_broken_on_purpose(kind: str, message: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in WRONG_NAMES.items() for name in names])
 def test_a_name_that_no_script_chooses_is_refused(objects: Objects, kind: str, name: str) -> None:
-    """The loop would make machines that it does not know again, or could not read the object."""
+    """With such a name, the loop would make machines that it does not recognize later, or could not read the object."""
     with pytest.raises(Refused, match="the name of a") as refused:
         objects.make(kind, None, name)
     assert refused.value.status == 422

@@ -31,7 +31,7 @@ class Grid:
         self.lead(self.admin.server, self.admin.ca)
 
     def lead(self, server: str, ca: str | Path | None, **user: str) -> None:
-        """Let the scripts use another way to the server, or another login."""
+        """Let the scripts use this address of the server, or another login."""
         config = kubeconfig(server, self.token, ca=ca and Path(ca))
         config["users"][0]["user"] = user or config["users"][0]["user"]
         (self.hf.conf / "state.kubeconfig").write_text(json.dumps(config))
@@ -81,7 +81,7 @@ def grid(space: Space, tmp_path: Path) -> Grid:
 
 @pytest.fixture
 def through(grid: Grid) -> Iterator[Proxy]:
-    """A way to the server that can be made to fail."""
+    """Yield a proxy between the scripts and the server. A test can make it fail."""
     with Proxy(grid.admin.server, grid.admin.ca) as proxy:
         grid.lead(proxy.address, proxy.ca)
         yield proxy

@@ -82,7 +82,7 @@ class Replicas:
                 self._proxy.cut()
 
     def end_fault(self, process: subprocess.Popen[bytes], fault: str) -> None:
-        """Let the first loop go on, if it can. It ends itself."""
+        """End the fault. The first loop, if it still exists, then ends by itself."""
         self._proxy.trouble = Trouble.NONE
         process.send_signal(signal.SIGCONT)
         assert process.wait(60 * PATIENCE) != 0

@@ -1,4 +1,4 @@
-"""Watching a real server: lists that are streamed, or refused to be; streams that end, expire and fall silent."""
+"""Watches of a real server. The server streams lists or refuses to do so. Its streams end, expire or fall silent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def name(number: int) -> str:
 
 
 def add(space: Space, *numbers: int, pool: str = MAIN, provisioner: str = "demo") -> set[str]:
-    """Pods of a pool, made behind the backend's back, that nothing happens to by itself; their names."""
+    """Make pods of a pool without the backend, and return their names. The pods do not change by themselves."""
 
     def make(number: int) -> str:
         labels = Identity(provisioner, pool).labels(Create(name(number), pool, "small", REQUEST))
@@ -91,7 +91,7 @@ def observe(backend: GkeBackend) -> set[str]:
 
 
 def until_seen(backend: GkeBackend, expected: set[str]) -> None:
-    """Wait until an observation is complete and shows exactly these; some before it may fail."""
+    """Wait until an observation shows exactly these pods. Observations before it may fail."""
     until(lambda: looked(backend) == expected, SECONDS, what=f"{len(expected)} pods are seen")
 
 

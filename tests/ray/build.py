@@ -20,7 +20,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
-    """Return the Python that has Ray, which is installed now if asked for. Raise BuildError without it."""
+    """Return the Python that has Ray. ``install``: install Ray if it is missing. Raises BuildError if there is no such
+    Python."""
     if given := environment.get("TEST_RAY"):
         return Path(given)
     directory = cache(environment) / f"ray-{VERSION}-python-{PYTHON}"

@@ -34,7 +34,8 @@ class Head:
     """A head with CPUs: ``with Head(python) as head``. Ray starts all its processes below one."""
 
     def __init__(self, python: Path) -> None:
-        """Choose ports and a directory. Its path is short, because socket files are in it."""
+        """Choose ports and a directory. The directory's path is short, because sockets are in it, whose paths must be
+        short."""
         self._python = python
         self._directory = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
         names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
@@ -74,14 +75,14 @@ class Head:
         until(self._takes_jobs, 120.0, every=0.2, what="Ray's dashboard answers")
 
     def stop(self) -> None:
-        """Kill the head and all its processes. Asked to end, Ray takes half a minute."""
+        """Kill the head and all its processes, because Ray takes half a minute to end by itself."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
-        """Call the Jobs API. Return the content of the answer. What does not exist is no error."""
+        """Call the Jobs API, and return the content of its response. A missing job is no error."""
         address = f"{self.address}{JOBS}{path}"
         more = {} if body is None else {"json": body}
         reply = self._http.request(method, address, **more)
@@ -93,11 +94,10 @@ class Head:
         return [job for job in json.loads(self.call("GET", "")) if job["submission_id"]]
 
     def clear(self, name: str = "") -> None:
-        """Stop the job of this name, or all jobs, and delete the records.
+        """Stop the job of this name, or all jobs, and delete the records. The names can then be used again.
 
-        The names can then be used again. A stop has no effect before the job's supervisor exists, so it is repeated. A
-        record stays for seconds, because Ray checks each job once a second. Otherwise Ray could fail the next job of
-        the name for the first job's end.
+        The stop is repeated, because it has no effect before the job's supervisor exists. A record is kept for seconds:
+        Ray checks each job once a second, and could otherwise fail the next job of the name.
         """
         until(lambda: self._is_cleared(name), 120.0, every=0.2, what="no job is left")
 

@@ -1,4 +1,4 @@
-"""Conftest: a run of pytest that a signal ends stops what its fixtures started."""
+"""If a signal ends a run of pytest, conftest.py stops everything that the run's fixtures have started."""
 
 from __future__ import annotations
 

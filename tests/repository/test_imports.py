@@ -1,4 +1,5 @@
-"""Each library has its importers. In which direction our own modules import each other: the contracts of setup.cfg."""
+"""Each library may be imported by certain modules only. The contracts in setup.cfg limit the imports of our own
+modules."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def test_each_library_has_its_importers(library: str, importers: set[str]) -> No
 
 
 def loaded(module: str, *libraries: str) -> list[str]:
-    """Return those of these libraries that a process has loaded after it imported a module."""
+    """Import a module in a new process. Return which of these libraries the process has then loaded."""
     code = f"import sys, {module}; print(*{{*sys.modules}} & {{*{libraries!r}}})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.split()
@@ -92,6 +93,6 @@ def test_a_script_loads_no_cloud_client_and_no_yaml() -> None:
 
 
 def test_status_loads_only_what_it_uses() -> None:
-    """Each of these takes longer to import than status takes for a thousand machines."""
+    """The import of each of these libraries takes longer than ``status`` takes for a thousand machines."""
     libraries = ("pydantic", "yaml", "rich", "jinja2", "requests", "google", "kubernetes")
     assert loaded("provisioner.commands.cli, provisioner.commands.status", *libraries) == []

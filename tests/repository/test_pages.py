@@ -98,7 +98,7 @@ def _taken(arguments: list[str]) -> bool:
 
 
 def _hold_form(command: Command, call: list[str], known: dict[str, CommandParser]) -> None:
-    """Check the command's name and the names of its options in a description."""
+    """Check a command in a description: its name, and the names of its options."""
     name = next(word for word in call[1:] if not word.startswith("-"))
     assert name in NAMES | {"COMMAND", "DEBUG"}, command.where
     if name in known:
@@ -144,14 +144,14 @@ LINK = re.compile(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
-    """Return the files that a page links to, each with the part of it."""
+    """Return the files that a page links to, each with the heading that the link names."""
     found = [first or second for first, second in LINK.findall(page.read_text())]
     local = [link.partition("#") for link in found if not re.match(r"https?:|mailto:", link)]
     return [((page.parent / path).resolve() if path else page, anchor) for path, _, anchor in local]
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the names of a page's headings in links."""
+    """Return the names by which links refer to a page's headings."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

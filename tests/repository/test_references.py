@@ -14,7 +14,8 @@ SOURCES = [path for top in ("provisioner", "hf_scripts", "tests") for path in (R
 
 
 def referred(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield every file, and what the pattern's group found in it; a name may go on in the next line of a comment."""
+    """Yield each name that the pattern finds, after the name's file. A name may continue in the next line of a
+    comment."""
     for path in SOURCES:
         for name in re.findall(pattern, re.sub(r"\n\s*(?:# )?", " ", path.read_text())):
             yield str(path.relative_to(ROOT)), name
@@ -45,7 +46,7 @@ def test_nothing_is_referred_to_by_a_number_that_no_page_defines() -> None:
 
 
 def test_each_file_that_a_page_names_is_there() -> None:
-    """Paths are written from the root, or from ``provisioner``; a bare name beside another is in its folder."""
+    """Paths begin at the root, in ``provisioner``, or in ``provisioner/lab/cloud``."""
     missing = []
     for page in PAGES:
         for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|sh|md|yaml))`", page.read_text()):

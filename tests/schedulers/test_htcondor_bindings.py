@@ -1,4 +1,5 @@
-"""The program that asks HTCondor through htcondor2. PyPI's package gives the classes, and texts give the classads."""
+"""The program that asks HTCondor through htcondor2. The tests use the classes of PyPI's package, and classads made from
+texts."""
 
 from __future__ import annotations
 
@@ -48,24 +49,24 @@ def condor_python() -> Path:
 
 
 class Asked:
-    """The output of the program for some ads."""
+    """The program, with classads in place of a real pool's."""
 
     def __init__(self, condor_python: Path, directory: Path) -> None:
         self._python, self._file = condor_python, directory / "ads.json"
 
     def program(self, **pool: Any) -> list[str]:
-        """Return the words of the program, which has these ads."""
+        """Write the classads into a file. Return the command that runs the program with them."""
         self._file.write_text(json.dumps({"schedds": {}, "slots": [], **pool}))
         return [str(self._python), "-m", "tests.support.htcondor_bindings", str(self._file)]
 
     def ask(self, what: str, constraint: str, *attributes: str, names: str = "", **pool: Any) -> Any:
-        """Return the ended program."""
+        """Run the program to its end, and return its result."""
         words = [*self.program(**pool), what, "", names, constraint, *attributes]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CONDOR_CONFIG": "/dev/null"}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
 
     def lines(self, *asked: Any, **pool: Any) -> Counter[str]:
-        """Return the printed lines with their numbers."""
+        """Run the program, and return how often it printed each line."""
         done = self.ask(*asked, **pool)
         assert done.returncode == 0, done.stderr
         return Counter(done.stdout.splitlines())
@@ -83,7 +84,7 @@ def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
 
 
 def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
-    """A schedd applies the constraint to the groups. Without the attribute Owner, the answer would be empty."""
+    """A schedd applies the constraint to groups of jobs. If the groups lacked the attribute Owner, none would match."""
     constraint = HTCondor(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
     lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
     assert lines == {"2 8 4000 1": 1}

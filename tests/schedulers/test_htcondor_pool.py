@@ -92,12 +92,12 @@ class Pool:
         self.daemons.run("condor_submit", str(path))
 
     def read(self, *machines: str) -> Reading:
-        """Return a reading with these machines running."""
+        """Read the source while these machines run, and return the reading."""
         now = time.time()
         return self.source.read(Fleet(now, SHAPES, {name: Running("Small", now - 60) for name in machines}))
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait until the condition holds, in which a read may fail while the pool starts."""
+        """Wait until the condition holds. Reads may fail meanwhile, because the pool is starting."""
 
         def holds() -> bool:
             try:

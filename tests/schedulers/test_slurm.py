@@ -40,7 +40,7 @@ def refusal(backend: SlurmBackend, number: int = 1) -> ErrorClass | None:
 
 
 def until_pending(place: SlurmPlace, name: str, reason: str) -> Machine:
-    """Return the machine once Slurm gives this reason for its wait."""
+    """Wait until Slurm gives this reason for the machine's wait, and return the machine."""
     job = place.job_id(name)
     until(lambda: reason in place.cluster.run("squeue", "-h", "-j", job, "-o", "%r"), place.patience, what=reason)
     return place.observe().machines[name]
@@ -119,7 +119,7 @@ def test_a_job_for_a_drained_node_waits(place: SlurmPlace) -> None:
 
 
 def until_ended(place: SlurmPlace, name: str) -> tuple[LossCause, str]:
-    """Return the cause and the words of a machine's end."""
+    """Wait for the end of a machine. Return the cause of the end and its words."""
     end = until(lambda: place.observe().ends.get(name), place.patience, what=f"the end of {name}")
     assert end is not None
     return end.cause, end.failure.text if end.failure else ""
@@ -234,7 +234,7 @@ def test_an_expired_token_is_named_without_a_call(place: SlurmPlace) -> None:
 
 
 def test_a_token_that_slurm_refuses_is_a_failed_observation(place: SlurmPlace) -> None:
-    """Slurm answers with an empty list, as if slurmctld were dead."""
+    """For such a token, Slurm answers with an empty list, as if slurmctld were dead."""
     place.create(1)
     place.settings.token_file.write_text(token(time.time(), time.time() + 1800))
     with pytest.raises(BackendError):

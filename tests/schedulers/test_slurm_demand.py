@@ -41,7 +41,7 @@ def submit(queue: SlurmCluster, *options: str) -> str:
 
 
 def until_wanted(machines: int, **settings: object) -> Reading:
-    """Return the reading that wants so many machines."""
+    """Wait for a reading that wants this number of machines, and return it."""
     return until(
         lambda: reading if (reading := read(**settings)).wanted.get("Small", 0) == machines else None,
         30,
@@ -76,7 +76,8 @@ def test_held_future_dependent_and_limited_jobs_want_nothing(queue: SlurmCluster
 
 
 def test_jobs_count_if_all_nodes_are_down(queue: SlurmCluster) -> None:
-    """As after each fall to no machine: Slurm then has another reason for jobs that wait for nodes."""
+    """All nodes are down after all machines were returned. Slurm then has another reason for jobs that wait for
+    nodes."""
     queue.run("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     submit(queue, "-n", "4")
     until_wanted(1)
@@ -84,7 +85,7 @@ def test_jobs_count_if_all_nodes_are_down(queue: SlurmCluster) -> None:
 
 
 def test_each_element_of_an_array_is_a_job(queue: SlurmCluster) -> None:
-    """In one line, the list of these elements would be cut off."""
+    """Slurm would cut off a list of so many elements in one line. So the source must read each element as a job."""
     elements = sorted({number * number % 997 for number in range(1, 300)})
     submit(queue, "-n", "4", "--array", ",".join(map(str, elements)))
     assert until_wanted(len(elements)).unfit == {}

@@ -125,7 +125,7 @@ def test_a_list_that_is_empty_because_nothing_is_new_is_a_failed_observation(
 
 @pytest.mark.parametrize("status", [200, 422, 500])
 def test_an_answer_with_errors_is_a_failed_observation(tmp_path: Path, status: int) -> None:
-    """Until 26.05, slurmrestd answers 500 for what slurmctld refuses, and since then 422."""
+    """If slurmctld refuses a call, slurmrestd answers 422 since version 26.05, and 500 before."""
     with SlurmrestdStandIn(45) as place:
         pool = backend(place, tmp_path)
         create(pool, ONE)

@@ -179,9 +179,8 @@ WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 
 @st.composite
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
-    """Draw an event in the first quarter of an hour. A change of pools lasts at most as long, or for the rest of the
-    run.
-    """
+    """Draw an event in the first quarter of an hour. A change of pools lasts at most a quarter of an hour, or for the
+    rest of the run."""
     event: Body = {"at_minutes": draw(MOMENTS)}
     if draw(st.booleans()):
         change = draw(some_of(BEHAVIOUR, 2, least=1))

@@ -131,7 +131,7 @@ class Queue:
         return self._chance.random() < share
 
     def moment(self, *, old: bool) -> float:
-        """Return the world time whose jobs a list shows."""
+        """Return the world time at which a list shows the jobs. It is now or, for an ``old`` list, a time before."""
         now = self.world.now
         if not old:
             return now
@@ -154,9 +154,9 @@ class Queue:
         return number
 
     def submit_late(self, name: str, mark: str, after: float) -> None:
-        """Make a job after the call for it has ended.
+        """Make a job after its call has ended without a result.
 
-        The call ends in ``after`` seconds, and the job may take LATE more.
+        The call ends in ``after`` seconds, and the job may appear up to LATE seconds after that.
         """
         self.world.after(after + self._chance.uniform(0.0, LATE), lambda: self.submit(name, mark) and None)
 
@@ -205,7 +205,7 @@ class Run:
         self._live()
 
     def play(self) -> list[str]:
-        """Play the run to its end. Return what broke."""
+        """Play the run to its end. Return the problems, such as rules that were broken."""
         poll_at = 0.0
         while self.world.now < CALM + PATIENCE:
             if self.world.now >= poll_at:

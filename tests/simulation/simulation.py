@@ -113,20 +113,21 @@ WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.for
 
 
 def disk_is_full(where: str) -> None:
-    """Let the next write fail, and no other step. An ``end`` of a fuse."""
+    """Fail if the step is a write. This is a possible ``end`` of a fuse."""
     if where.startswith("before ") and where.endswith(WRITES):
         raise StateUnwritable(f"no space left for {where}")
 
 
 @dataclass
 class Fuse:
-    """A counter of the loop's steps. At the chosen step its ``end`` happens: the process ends, or HF calls."""
+    """A counter of the loop's steps. At the chosen step it calls ``end``, which ends the process or makes a call of
+    HF."""
 
     left: int | None = None
     end: Callable[[str], None] | None = None
 
     def light(self, steps: int, end: Callable[[str], None]) -> None:
-        """Let ``end`` happen after that many steps."""
+        """Call ``end`` after this number of steps."""
         self.left, self.end = steps, end
 
     def put_out(self) -> None:
@@ -144,7 +145,7 @@ class Fuse:
             end(where)
 
     def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
-        """Return the function with a chance to die before it and after it."""
+        """Return the function with an additional step before it and after it, at which the process may end."""
 
         def guarded(*arguments: Any, **options: Any) -> Any:
             self.burn(f"before {where}")
@@ -497,7 +498,7 @@ class Simulation:
         self.judge.check_cloud()
 
     def pause(self, pool: str, *, paused: bool = True) -> None:
-        """Change the configuration while the loop runs."""
+        """Pause or resume a pool by a change of the configuration, while the loop runs."""
         changed = replace(self.limits.pools[pool], is_paused=paused)
         self.limits = replace(self.limits, pools={**self.limits.pools, pool: changed})
         self.life.reconciler.limits = self.limits
@@ -636,7 +637,7 @@ class Simulation:
         self.store.polled(id_)
 
     def poll_all(self, *left_out: str) -> None:
-        """Call getRequestStatus for everything else."""
+        """Call getRequestStatus for all requests and return requests except these."""
         for id_ in [*self.requests, *self.returns]:
             if id_ not in left_out:
                 self.poll(id_)

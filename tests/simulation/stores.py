@@ -82,7 +82,8 @@ class FileStore:
 
 
 def listing_changes(state: KubeState, server: ObjectServer) -> KubeState:
-    """Return the state, which now lists objects only if the server has changed. That shows the same and is faster."""
+    """Return the state with caches that list objects only if the server has changed. They show the same, and are
+    faster."""
     for cache in state._caches.values():
         vars(cache)["check"] = partial(_check, cache, server, [-1])
     return state
@@ -146,7 +147,7 @@ class KubeStore:
         return KubeScriptState(MemoryApiServer(self.server), self._provisioner)
 
     def lose(self, kind: str) -> bool:
-        """Lose memory. Return False for a part that the server never gives away."""
+        """Lose memory, and return True. Return False for another part, which the server does not lose."""
         if kind != "memory":
             return False
         for part in ("log", "memory"):

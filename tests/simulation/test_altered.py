@@ -36,7 +36,7 @@ REASONS = (
 
 
 def altered(chance: random.Random) -> dict[str, object]:
-    """Draw what a policy changes: labels are removed or replaced, or the restart policy is another."""
+    """Draw the changes of a policy. It removes or replaces labels, or sets another restart policy."""
     labels = chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS)))
     if chance.random() < 0.2:
         return {"labels": {}, "spec": {"restartPolicy": "Always"}}

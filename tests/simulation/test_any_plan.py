@@ -1,6 +1,6 @@
 """Rules that hold for every plan, for any memory, snapshots, HF activity and holds.
 
-``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, and others each time.
+``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, and other ones in each run.
 """
 
 from __future__ import annotations

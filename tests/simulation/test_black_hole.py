@@ -108,7 +108,8 @@ def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
 @pytest.mark.parametrize("pool", [{}, {"max_pending": 8, "initial_window": 8}], ids=["a wide window", "a narrow one"])
 @pytest.mark.parametrize("after", [10.0, 90.0, 290.0])
 def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], after: float) -> None:
-    """Let five in a hundred die. An hour's losses are then more than a narrow window is wide."""
+    """Let five machines in a hundred die early. In an hour this is more than a narrow window is wide. Expect that the
+    window stays wide all the same."""
     lossy = Hole(1.5, a=pool | {"dies": 0.05, "dies_after_seconds": after})
     assert not any(window.level or window.early_loss for window in lossy.windows)
     assert min(window.window for window in lossy.windows) >= 100 or pool

@@ -71,7 +71,7 @@ BOUNDED = settings(
 
 
 class Alone(SimulationMachine):
-    """A machine with a single event out of those that may happen together."""
+    """A state machine with additional single events, from which ``machine_with`` can choose."""
 
     @rule()
     def memory_is_lost(self) -> None:
@@ -79,7 +79,7 @@ class Alone(SimulationMachine):
 
     @rule()
     def memory_is_read(self) -> None:
-        """Check that memory is that of one write, whenever its process has died."""
+        """Check that memory is the result of one whole write, whenever the process that wrote it has died."""
         assert self.sim.hf.memory.condition() is not Condition.OLDER, f"{Law.RECORDED}: memory is torn"
 
     @rule()
@@ -94,7 +94,7 @@ class Alone(SimulationMachine):
 
 
 def machine_with(happenings: Collection[str], store: type[Store]) -> type[SimulationMachine]:
-    """Return a machine in which only these events happen, after a first request."""
+    """Return a state machine in which, after a first request, only these events happen."""
     known = {**vars(Laws), **vars(Disasters), **vars(Alone)}
     events = {name: known[name] for name in ("first_request", *happenings)}
     return type("Focused", (SimulationMachine,), {"store": store, **events})

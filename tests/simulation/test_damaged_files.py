@@ -48,7 +48,7 @@ def site() -> Simulation:
 
 
 def strike(sim: Simulation, blow: Blow, loop: str) -> None:
-    """Damage the file, and let HF call. HF calls before the loop has noticed the damage, and again after."""
+    """Damage the file, and let HF call before the loop has noticed the damage, and again afterwards."""
     kind, damage = blow
     sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
     if loop == "restarted":
@@ -65,7 +65,7 @@ def strike(sim: Simulation, blow: Blow, loop: str) -> None:
 
 
 def survives(blows: tuple[Blow, ...], loop: str) -> None:
-    """Check with the judge that everything comes to its end."""
+    """Damage these files, and check with the judge that all requests come to their end."""
     with closing(site()) as sim:
         for blow in blows:
             strike(sim, blow, loop)
@@ -75,7 +75,7 @@ def survives(blows: tuple[Blow, ...], loop: str) -> None:
 
 
 def orders(count: int) -> Iterator[tuple[Blow, ...]]:
-    """Return that many blows at different files, in every order."""
+    """Return every sequence of ``count`` damages to different files."""
     return (blows for blows in itertools.permutations(BLOWS, count) if len({kind for kind, _ in blows}) == count)
 
 

@@ -74,7 +74,7 @@ class Queue:
         self.waits: list[float] = []
 
     def step(self, now: float) -> Counter[str]:
-        """Let the jobs work that have a machine, and return the number of jobs."""
+        """Let the jobs that have a machine work, and return the number of jobs."""
         passed, self._at = now - self._at, now
         running = len(self._stage.ledger.running)
         worked = [(job, left - passed * (place < running)) for place, (job, left) in enumerate(self._left)]

@@ -59,5 +59,5 @@ TestDisasters = pytest.mark.slow(Disasters.TestCase)
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_disasters_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """Play as many simulations over all switches as without."""
+    """The simulations of all flips together are as many as the simulations without a flip."""
     play_some(Disasters, switches)

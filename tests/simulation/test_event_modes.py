@@ -73,7 +73,7 @@ HOUR = 3600
 
 @dataclass
 class End:
-    """The end of a simulation."""
+    """The facts at the end of a simulation."""
 
     machines: set[str] = field(default_factory=set)
     """The machines that truly exist after the trouble."""

@@ -154,7 +154,7 @@ FORMS: Mapping[str, tuple[str, Callable[[Queue, float], str], bool]] = {
 
 
 def play(seed: int, **changes: Any) -> tuple[Run, list[str]]:
-    """Play a run. Return what broke, too."""
+    """Play a run. Return it, and the problems at its end."""
     sample = list(FORMS)[seed % len(FORMS)]
     (body,) = yaml.safe_load((SAMPLES / f"{sample}.yaml").read_text())["pools"].values()
     body["create"]["at_once"] = 1  # one after the other, so that a seed is always the same run
@@ -173,7 +173,7 @@ def play(seed: int, **changes: Any) -> tuple[Run, list[str]]:
 
 
 def search(seeds: Iterable[int]) -> dict[int, list[str]]:
-    """Return what broke, by seed."""
+    """Return the problems of each seed that has some."""
     return {seed: broken for seed in seeds if (broken := play(seed)[1])}
 
 

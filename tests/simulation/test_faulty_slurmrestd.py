@@ -134,7 +134,7 @@ def reply(status: int, body: bytes) -> tuple[SimpleNamespace, bytes]:
 
 
 def play(seed: int, directory: Path, **changes: Any) -> tuple[Run, list[str]]:
-    """Play a run. Return its result and the broken rules."""
+    """Play a run. Return it, and the problems at its end."""
     files = {name: directory / name for name in ("token_file", "script_file")}
     for file in files.values():
         file.write_text("a.b.c")

@@ -223,7 +223,7 @@ class Driver:
 
 
 def play(seed: int) -> str:
-    """Play a run. Return what broke."""
+    """Play a run. Return the error that ended it; empty if there was none."""
     try:
         driver = Driver(seed)
         with closing(driver.sim):
