@@ -2,7 +2,7 @@
 image first.
 
 The host is this machine with file systems of its own mounted over it. Symphony's tree is as Google's blueprint leaves
-it before EGO starts. A strict shell would end in Symphony's profile. dnf, gcloud, curl and systemctl are stand-ins.
+it before EGO starts. A strict shell would end in its profile. dnf, gcloud, curl and systemctl are stand-ins.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ BLIND = Failure(ErrorClass.UNAVAILABLE, "not all pages came")
 
 
 class Crash(BaseException):
-    """The end of the loop's process; only the driver catches it."""
+    """Exception that stands for the end of the loop's process. Only the driver catches it."""
 
 
 def crash(where: str) -> None:

@@ -97,7 +97,7 @@ def _check(cache: ListedObjects, server: ObjectServer, seen: list[int]) -> None:
 
 
 class FreeTurn(KubeTurn):
-    """A Lease that is free between two signatures, so that only the epoch matters."""
+    """A Lease that each loop releases as soon as it has its epoch. So only the epoch decides which loop may write."""
 
     def __init__(self, api: MemoryApiServer, provisioner: str, world: World, fence: Callable[[int], None]) -> None:
         waits = Waits(lambda: world.now, lambda _event, _seconds: None)

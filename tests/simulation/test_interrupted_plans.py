@@ -90,12 +90,12 @@ class Interrupted(Provisioner):
 
 
 def reported(name: str) -> Scenario:
-    """Return a scenario of half an hour."""
+    """Return the scenario of this name. Unless it says otherwise, it lasts half an hour."""
     return scenarios({name: {"hours": 0.5, **SCENARIOS[name]}}, "tests")[name]
 
 
 def plans(scenario: Scenario, store: str) -> list[int]:
-    """Return the number of actions of each plan in the uninterrupted run."""
+    """Play the scenario without an interruption. Return the number of actions of each plan."""
     runs: list[Interrupted] = []
 
     def begin(stage: Stage) -> Interrupted:
@@ -108,7 +108,7 @@ def plans(scenario: Scenario, store: str) -> list[int]:
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return each plan with each number of completed actions."""
+    """Return each plan with each possible number of completed actions."""
     return [(plan, done) for plan, size in enumerate(sizes) for done in range(size + 1)]
 
 
@@ -123,7 +123,7 @@ def assert_sound(run: Watched) -> None:
 
 
 def play_interrupted(name: str, store: str, most: int) -> None:
-    """Play a scenario with each prefix of its plans, or with an even choice of prefixes."""
+    """Play a scenario with each prefix of its plans. If these are more than ``most``, play evenly spaced ones."""
     scenario = reported(name)
     sizes = plans(scenario, store)
     every = prefixes(sizes)

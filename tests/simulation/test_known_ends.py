@@ -17,11 +17,8 @@ PACE = 120.0
 
 
 class Week:
-    """A HostFactory that keeps a number of machines.
-
-    If the loop reports when a machine will end, HostFactory returns the machine once the work on it is done, and
-    requests another.
-    """
+    """A HostFactory that keeps a number of machines. If a machine's end was reported, HostFactory returns the machine
+    once the work on it is done."""
 
     def __init__(self, site: VirtualSite, chance: random.Random, patience: float) -> None:
         self.site, self.chance, self._patience = site, chance, patience

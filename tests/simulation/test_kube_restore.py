@@ -71,9 +71,9 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
 
 
 def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recovers(sim: Simulation) -> None:
-    """HF has returned a host that is gone, so the host's loss is not reported.
+    """HF has returned a host, so the host's loss is not reported to HF.
 
-    If the return is lost, HF keeps the host.
+    If the return request were given up, HF would therefore keep the host, which is gone.
     """
     server = server_of(sim)
     old = server.snapshot()

@@ -1,7 +1,7 @@
-"""Simulations by Hypothesis. HF requests, polls and returns, places fail, and the loop dies between any two steps.
+"""Simulations by Hypothesis. HF requests, polls and returns, places fail, and the loop dies between any two steps. The
+judge checks the laws after each step.
 
-The judge checks the laws after each step. ``RUNS=1000 pytest tests/simulation`` plays more simulations, each time
-others.
+``RUNS=1000 pytest tests/simulation`` plays more simulations, and other ones in each run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FAULTS = ["stockout", "image_pull", "never_ready", "slow_start", "crash", "quota
 
 
 class SimulationMachine(RuleBasedStateMachine):
-    """A machine that begins a simulation, and at its end lets everything come to rest."""
+    """A state machine that begins a simulation, and at its end lets everything come to rest."""
 
     sim: Simulation
     store: type[Store] = FileStore
@@ -313,7 +313,7 @@ Laws.TestCase.settings = settings(
 
 
 class TestLaws(Laws.TestCase):
-    """The first simulations."""
+    """A quarter of the simulations, for each run of the tests."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
@@ -333,7 +333,7 @@ KubeLaws.TestCase.settings = Laws.TestCase.settings
 
 
 class TestKubeLaws(KubeLaws.TestCase):
-    """The first simulations."""
+    """A quarter of the simulations, for each run of the tests."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
@@ -345,12 +345,13 @@ class TestKubeLawsAtLength(KubeLaws.TestCase):
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_laws_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """Play as many simulations over all switches as without."""
+    """The simulations of all flips together are as many as the simulations without a flip."""
     play_some(Laws, switches)
 
 
 def play_some(sims: type[SimulationMachine], switches: Switches) -> None:
-    """Play the share of a test's simulations that belongs to one half of the flipped behaviours."""
+    """Play a share of the usual number of simulations, with these switches. The shares of all ``FLIPS`` add up to the
+    usual number."""
     with closing(Simulation()) as sim:
         assert sim.groups.switches == switches
     usual = sims.TestCase.settings

@@ -26,7 +26,7 @@ def sims() -> Iterator[list[Simulation]]:
 
 
 def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
-    """Return fields of the worker container's status."""
+    """Return the fields of the worker container's status that show this fault."""
     ended = {
         "terminated": {"exitCode": chance.choice([0, 1, 137]), "reason": chance.choice(["Completed", "OOMKilled"])}
     }
@@ -37,14 +37,14 @@ def _states(how: str, chance: random.Random) -> Mapping[str, Any]:
 
 
 class Trouble:
-    """A fault that breaks containers of running pods, and repairs some of them."""
+    """Breaks the containers of pods, and fixes them."""
 
     def __init__(self, sim: Simulation, chance: random.Random) -> None:
         self._sim, self._chance = sim, chance
         self.broken: dict[str, str] = {}
 
     def strike(self, name: str) -> None:
-        """Break the worker container of a running pod in a way drawn by chance. A sidecar beside it runs on."""
+        """Break the worker container of a running pod in a random way. A sidecar beside it runs on."""
         how = self._chance.choice([ENDED, CRASHING, UNREADY])
         for pod in self._running(name):
             worker, *_ = pod.document["status"]["containerStatuses"]
@@ -54,7 +54,7 @@ class Trouble:
             self._sim.judge.disturbed.add(name)
 
     def fix(self) -> None:
-        """Make the pods ready again that were only unready."""
+        """Make pods ready again, except the pods whose container has ended or crashes again and again."""
         for name in [name for name, how in self.broken.items() if how == UNREADY]:
             del self.broken[name]
             for pod in self._running(name):

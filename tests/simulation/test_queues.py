@@ -56,7 +56,8 @@ class Watched(Provisioner):
 
 
 def played(pool: dict[str, Any] | None = None, *events: dict[str, Any], **changes: Any) -> tuple[Watched, list[str]]:
-    """Play the hours with other settings of the first pool, and with more events. Return what broke, too."""
+    """Play the hours with other settings of the first pool, and with more events. Return the provisioner and the broken
+    laws."""
     pools = {"a": QUEUE | (pool or {})} | changes.pop("more_pools", {})
     body = HOURS | {"pools": pools, "events": [*HOURS["events"], *events]} | changes
     seen: list[Watched] = []

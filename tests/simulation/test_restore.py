@@ -48,7 +48,7 @@ class Dumped(Site):
         self.sim.restart()
 
     def made_again(self) -> Memory:
-        """Return the memory, once all pools were observed and it is rebuilt."""
+        """Run cycles until all pools were observed and the memory is rebuilt. Return this memory."""
         while self.brake() is None:
             self.sim.advance(10.0)
             self.sim.cycle()
@@ -62,7 +62,7 @@ class Dumped(Site):
 
 
 def hours(memory: Memory) -> Mapping[str, int]:
-    """Return the usage of each pool's machines when a memory was written, in milliseconds."""
+    """Return the usage of each pool's machines in milliseconds, as it was when the memory was written."""
     return by_pool(get_usage(memory, memory.written.time, memory.written.ahead))
 
 

@@ -1,4 +1,5 @@
-"""The effect of each rule of the loop: played in virtual time with the rule and without this one rule."""
+"""The effect of each rule of the loop. A scenario is played in virtual time with all rules, and once more without this
+one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Rule(NamedTuple):
 
 
 def without(module: Any, name: str, value: object) -> Switch:
-    """Return a switch that replaces the rule, which is a value of a module."""
+    """Return a switch that turns a rule off. The rule is a value of a module, and the switch replaces this value."""
     return lambda patch: patch.setattr(module, name, value)
 
 

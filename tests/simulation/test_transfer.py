@@ -23,12 +23,12 @@ from tests.support.kube_state_server import Call, MemoryApiServer, ObjectServer,
 
 
 class Killed(BaseException):
-    """Raised where a process is killed."""
+    """Exception that stands for the end of a killed process."""
 
 
 @pytest.fixture
 def sim() -> Iterator[Simulation]:
-    """A simulation on files: open and ended requests, a return, a hold, lost machines."""
+    """Yield a simulation on files with open and ended requests, a return, a hold and lost machines."""
     made = three_requests()
     made.set_hold(HoldKind.PAUSE, "mig-a")
     names = sorted(made.machines())
@@ -46,7 +46,8 @@ class Api:
         self.server = ObjectServer("hf", World().wall)
 
     def state(self, kill_after: int = -1) -> KubeState:
-        """Return the state for another process, which is killed after so many changes; -1: never."""
+        """Return the state for another process. ``kill_after``: the number of changes after which the process is
+        killed; -1 for never."""
         api, left = MemoryApiServer(self.server), [kill_after]
 
         def count(call: Call) -> None:

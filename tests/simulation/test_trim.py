@@ -53,7 +53,8 @@ def leftover_ids(sim: Simulation) -> dict[str, set[str]]:
     "end", [pytest.param(crash, id="killed", marks=pytest.mark.slow), pytest.param(disk_is_full, id="disk full")]
 )
 def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]) -> None:
-    """A return request leaves intent in one cycle, and memory and status in the next. Then its requests do the same."""
+    """A return request leaves intent in one cycle, and memory and status in the next. After it, the requests of its
+    machines do the same."""
     places: set[str] = set()
     for before in range(2):
         for at in itertools.count(1):

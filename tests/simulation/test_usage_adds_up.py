@@ -48,7 +48,7 @@ SLACK = 12.0
 
 
 class Counted(Provisioner):
-    """A provisioner whose reports are counted as by the metrics: its counters may never fall."""
+    """A provisioner whose reported usage is added up as the metrics do it. These counters must never fall."""
 
     def __init__(self, stage: Stage) -> None:
         self.reported: dict[str, float] = {}

@@ -41,9 +41,10 @@ class Watched:
         return self._provisioner.grid.wanted.total() - self._stage.ledger.usable()
 
     def left(self) -> set[str]:
-        """Return the machines of ours that HostFactory does not have, none before its first request.
+        """Return our machines that HostFactory does not have; an empty set before its first request.
 
-        A loop whose directory has no request leaves machines alone, because another directory may have theirs.
+        A loop whose directory has no request leaves machines alone, because another directory may have the requests for
+        them.
         """
         if not self._provisioner.state.intent.existed():
             return set()

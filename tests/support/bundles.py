@@ -1,5 +1,5 @@
-"""Bundles that are made like ``make dist`` makes them: from this source, from this source under another version, or
-with small wheels."""
+"""Bundles as ``make dist`` makes them: from this source, from this source under another version, or with small
+wheels."""
 
 from __future__ import annotations
 

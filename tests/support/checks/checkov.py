@@ -42,7 +42,8 @@ def failures(program: str, framework: str, directory: Path) -> Failures:
 
 
 def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
-    """Yield each directory to check, after the accepted reasons that apply to it and its framework."""
+    """Write the files that we deploy into directories. Yield each directory after the accepted reasons that apply to
+    it, and after its framework."""
     for overlay in OVERLAYS:
         parts = ("manifests",) if overlay in POLICIES else ("manifests", "manifests without network policy")
         components = OPTIONAL if overlay == GKE else ()
@@ -62,7 +63,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def finds(program: str, framework: str, directory: Path) -> bool:
-    """Make the fault of this framework in the directory. Return True if checkov finds the fault."""
+    """Put a fault into the directory's files, and return True if checkov finds it. Each framework has its own fault."""
     name, right, wrong, check = SPOILT[framework]
     text = (directory / name).read_text()
     if right not in text:

@@ -1,7 +1,7 @@
 """Cluster Toolkit with ``deploy/cluster-toolkit``. Its Terraform modules use a provider that makes no resources.
 
-``python -m tests.support.clients.toolkit CLONE`` builds its program gcluster from a clone of the toolkit, once per
-machine.
+``python -m tests.support.clients.toolkit CLONE`` builds the toolkit's program gcluster from a clone of its repository,
+once per machine.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ CHUNK = 1 << 16
 
 
 class Wire:
-    """``with Wire("http://127.0.0.1:8080") as wire``: ``wire.address`` leads to that server."""
+    """A wire to a server: within ``with Wire("http://127.0.0.1:8080") as wire``, ``wire.address`` leads to this
+    server."""
 
     def __init__(self, address: str) -> None:
         target = urlsplit(address)

@@ -148,7 +148,7 @@ class Grid:
         return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """Return the output of getRequestStatus for a request; a request that no cycle has read is running."""
+        """Return the answer to a request. The request is still running if no cycle has read it."""
         with suppress(StateMissing):
             if (answer := self.state.status.read_answers([id_]).get(id_)) is not None:
                 body: dict[str, Any] = json.loads(answer.text)

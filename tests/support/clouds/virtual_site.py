@@ -262,7 +262,7 @@ class VirtualSite:
         return self.answer(id_)
 
     def lost(self) -> dict[str, int]:
-        """Call getReturnRequests, and return the names with the seconds left."""
+        """Return what getReturnRequests would report: the names of the lost machines, with the seconds left."""
         return {name: loss.grace for name, loss in self.hf.status.read_lost().items()}
 
     # --- the cloud ------------------------------------------------------------------------------------------------
