@@ -37,7 +37,7 @@ KILL_SECONDS = 2
 
 
 def spec_in(document: object) -> dict[str, Any] | None:
-    """Return the pod's spec. The document is a pod, or only a pod's spec; otherwise return None."""
+    """Return the spec of a pod. The document may be the pod or only its spec. For any other document, return None."""
     spec = document.get("spec", document) if isinstance(document, dict) else None
     return spec if isinstance(spec, dict) and "containers" in spec else None
 

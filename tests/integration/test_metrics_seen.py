@@ -187,8 +187,8 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """One machine is preempted, a second is returned, and a third does not end when it is returned. Requests leave the
-    files when they have ended."""
+    """The cloud preempts one machine, HF returns a second, and a third does not end when HF returns it. A request
+    leaves the files once its end was reported."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
         (hf.conf / "pod.yaml").write_text(SPOT_POD)

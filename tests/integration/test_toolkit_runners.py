@@ -1,8 +1,8 @@
-"""The runners for Cluster Toolkit. root runs them for real, as the toolkit's module startup-script does: those of the
-image first.
+"""The runners for Cluster Toolkit. root runs them as the toolkit's module startup-script does: those of the image
+first.
 
 The host is this machine with file systems of its own mounted over it. Symphony's tree is as Google's blueprint leaves
-it before EGO starts. A strict shell would end in its profile. dnf, gcloud, curl and systemctl are stand-ins.
+it before EGO starts. A strict shell would end in Symphony's profile. dnf, gcloud, curl and systemctl are stand-ins.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ CHANGING = re.compile(
 
 @dataclass
 class Side:
-    """One of the two servers that are compared."""
+    """A server. The two sides are compared."""
 
     server: str
     namespace: str

@@ -241,7 +241,7 @@ class Judge:
                 raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
 
     def _many_run(self, wanted: Wanted, now: float) -> bool:
-        """Return True if the last machines of a request may be given up."""
+        """Return True if the request is so old that its last machines may be given up."""
         template = self._sim.limits.templates[wanted.template]
         return bool(template.straggler_after_seconds) and now - wanted.asked >= template.straggler_after_seconds
 
@@ -266,7 +266,7 @@ class Judge:
         assert fits, f"{Law.SLOWLY}: too many orphans in an hour"
 
     def note_lost_files(self, kinds: Collection[str]) -> None:
-        """Note lost state files. The loop then has no memory any more, only the answers that were reported to HF."""
+        """Note lost state files. If memory is lost, the loop knows only the answers that were reported to HF."""
         self._lost |= set(kinds)
         if "memory" in kinds:
             self._dead |= {name for name, (verdict, _) in self._slots.items() if verdict not in OWNED}
@@ -595,7 +595,8 @@ class Judge:
 
 
 def _is_shown(memory: Memory | None, name: str) -> bool:
-    """Return True if an operator can see the machine's name. The machine is an orphan, or HF has not listed it."""
+    """Return True if an operator can see the name of the machine, either as an orphan or as a machine that HF has not
+    listed."""
     slot = _slot(memory, name)
     is_succeeded = slot is not None and slot.verdict is Verdict.SUCCEEDED
     return memory is not None and (name in memory.orphans.since or is_succeeded)
