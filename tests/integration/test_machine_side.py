@@ -130,7 +130,8 @@ def test_it_joins_for_as_long_as_it_may_though_the_clock_is_set_meanwhile(machin
 
 @pytest.mark.parametrize(("way", "asked"), [("slow", "egosh resource list -l"), ("hangs", "egoconfig join master1 -f")])
 def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked: str) -> None:
-    """Test also a program that hangs. The program may take 30 s, but the pod has less time."""
+    """A program of EGO that hangs may take 30 s. A pod that has to leave has less time, so the signal must end the
+    program."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     until(lambda: asked in machine.calls, 30, what="it joins")

@@ -465,7 +465,8 @@ def test_pods_and_instances_are_in_one_configuration(tmp_path: Path) -> None:
 
 
 class Site:
-    """A site that types the page's lines. It has a directory with the kit, HostFactory's files, and the program."""
+    """A site whose operator types the page's lines. It has a directory with the kit, HostFactory's files, and the
+    program."""
 
     def __init__(self, directory: Path) -> None:
         self.conf, self._bin = directory / "conf", directory / "bin"

@@ -96,7 +96,7 @@ def command(hf: Grid, *words: str) -> None:
 
 
 def pod(hf: Grid, name: str, rest: str = "") -> str:
-    """Return the address of a pod; without a name, that of all."""
+    """Return the address of a pod in the simulated API; without a name, the address of the list of pods."""
     return f"{hf.simulator.kubernetes}/api/v1/namespaces/{hf.place}/pods/{name}{rest}".rstrip("/")
 
 

@@ -1,4 +1,5 @@
-"""Commands whose output is full, closed or in another alphabet print no traceback and nothing untrue."""
+"""Commands whose output goes to a full disk, a closed descriptor, or a terminal with too few characters. They print no
+traceback and nothing untrue."""
 
 from __future__ import annotations
 

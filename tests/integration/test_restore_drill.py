@@ -44,7 +44,7 @@ def command(grid: Playground, *arguments: str) -> str:
 
 
 def complete(grid: Playground, id_: str) -> list[str]:
-    """Return the machines of a request, once it was reported to HF as ended."""
+    """Poll a request until it has ended, and return its machines."""
     entry = until(
         lambda: (answer := grid.hf.status(id_))["status"] != "running" and answer, 60, every=0.2, what=f"{id_} ends"
     )

@@ -79,8 +79,8 @@ def test_nothing_is_granted_that_is_never_called(
 
 
 def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
-    """Make a machine, observe it, and let another user delete it. Then create another machine with a late decision.
-    Check everything."""
+    """Run the checks. Make a machine, observe it, and let another user delete it. Then create another machine whose
+    create is decided late."""
     where = {"zone": spec.zone} if spec.zone else {"region": spec.region}
     pool = MigPool(
         name="m", project="p", group=spec.name, endpoint=cloud.compute, observe_seconds=0.01, lag_seconds=0.0, **where
@@ -110,7 +110,8 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
 
 
 def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
-    """Make a pod twice, and read Events while it waits for a node. Lose the pod, delete it, and check everything."""
+    """Try to make a pod, make it twice, and read Events while it waits for a node. Record the loss of the pod, and
+    delete it."""
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)
@@ -134,7 +135,8 @@ def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
 
 
 def call_by_name(directory: Path) -> None:
-    """Call a cluster by its DNS endpoint; without credentials the call stays local."""
+    """Call a cluster by its DNS endpoint. The call fails before it leaves this host, because there are no
+    credentials."""
     pool = GkePool(
         name="d",
         namespace="symphony",

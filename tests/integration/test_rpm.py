@@ -1,4 +1,4 @@
-"""The bundle as an RPM, as those who use it meet it: built, installed, upgraded and erased by rpm itself."""
+"""The bundle as an RPM, as its users handle it: built, installed, upgraded and erased by rpm itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``provisioner simulate`` in processes beside each other: the same results, and none is left behind."""
+"""``provisioner simulate`` with several processes at once. The results are those of one process, and no process is left
+behind."""
 
 from __future__ import annotations
 

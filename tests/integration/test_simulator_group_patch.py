@@ -50,7 +50,7 @@ class Group:
         return requests.patch(self.url, json=body, timeout=30)
 
     def patched(self, body: object) -> dict[str, Any]:
-        """Return the group when the operation is done."""
+        """Patch the group, wait for the operation, and return the group."""
         response = self.patch(body)
         assert response.status_code == 200, response.text
         ended = self._waited(response.json())
@@ -58,7 +58,7 @@ class Group:
         return self.get()
 
     def create(self, name: str) -> dict[str, Any]:
-        """Return the operation of createInstances, when it is done."""
+        """Create a member, and return the operation of createInstances when it is done."""
         body = {"instances": [{"name": name}]}
         return self._waited(requests.post(f"{self.url}/createInstances", json=body, timeout=30).json())
 

@@ -101,7 +101,7 @@ def test_a_caller_may_hang_up_in_mid_call(simulator: Simulator, caplog: pytest.L
 
 
 def test_a_connection_that_fails_elsewhere_is_still_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Only the end of the caller's own connection is forgiven. If another connection of the simulator ends, this is a
+    """Only the end of the caller's own connection is ignored. The end of another connection of the simulator is a
     fault."""
 
     async def fail(_: web.Request) -> web.StreamResponse:

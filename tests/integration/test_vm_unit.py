@@ -99,7 +99,7 @@ def test_the_service_runs_as_its_own_user_and_writes_its_state_alone() -> None:
 
 
 def test_there_is_one_place() -> None:
-    """install.sh puts everything where README, unit and EGO's service name it."""
+    """install.sh installs everything into the directory that README, unit and EGO's service name."""
     texts = [ROOT / "README.md", ROOT / "docs" / "deploy-host.md"]
     files = (path for name in ("deploy", "config") for path in (ROOT / name).rglob("*") if path.is_file())
     texts += [path for path in files if path.suffix != ".pyc"]  # another test may import the dashboards

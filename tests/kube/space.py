@@ -226,7 +226,7 @@ class Space(Pods):
             self.admin.delete(f"{path}/{self.name}")
 
     def _is_refused(self) -> bool:
-        """Return True if pods are refused now, also by a trial that makes none."""
+        """Return True if the server now refuses pods. It is asked by a dry run, which makes no pod."""
         pod = {"metadata": {"name": "trial"}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}}
         try:
             self.admin.call("POST", self.pods_path, pod, query={"dryRun": "All"})

@@ -1,4 +1,4 @@
-"""Each form of credentials opens a real API server, also after the credentials are replaced."""
+"""Each form of credentials gives access to a real API server, also after the credentials are replaced."""
 
 from __future__ import annotations
 

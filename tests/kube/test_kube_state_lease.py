@@ -60,7 +60,7 @@ if turn.acquire(None, lambda: bool(ending)):
 
 
 class Loop:
-    """A process that stands by, and then checks its turn again and again."""
+    """A process that waits for the Lease, and then checks again and again whether it still leads."""
 
     def __init__(self, kubeconfig: Path, log: Path) -> None:
         self._log = log

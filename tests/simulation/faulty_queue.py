@@ -191,7 +191,7 @@ class Run:
     """The loop and HostFactory with one pool, the queue."""
 
     def __init__(self, queue: Queue, make: Callable[[], Backend]) -> None:
-        """``make``: return the backend of a new process."""
+        """``make``: function that returns the backend of a new process of the loop."""
         self.queue, self.world, self._make = queue, queue.world, make
         self.scenario = scenarios({"queue": dict(SCENARIO)}, "tests")["queue"]
         self.state = VirtualState(self.world.seed)
@@ -296,7 +296,7 @@ class Run:
 
 
 class Actors(InlineActors):
-    """Carries batches out at once, after it has shown them."""
+    """Carries batches out at once. Before this, it calls ``show`` with the batch."""
 
     def __init__(self, backends: Mapping[str, Backend], show: Callable[[Batch], None]) -> None:
         super().__init__(backends)

@@ -561,9 +561,10 @@ class Simulation:
             self.restart()
 
     def wipe(self, *, survivors: Collection[str] = (), put_back: Collection[str] = ()) -> None:
-        """Lose all of the state directory but these files while no loop runs.
+        """Lose all of the state directory except ``survivors`` while no loop runs. Then restore the copies of the files
+        in ``put_back``.
 
-        Copies are restored without the lock files that would prove their age.
+        The lock files, which would prove the age of the copies, are not restored.
         """
         self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True

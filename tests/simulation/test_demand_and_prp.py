@@ -143,7 +143,7 @@ def test_for_long_jobs_no_more_machines_are_made_and_they_idle_half_as_long(name
 
 @pytest.mark.parametrize("name", SHORT)
 def test_for_short_jobs_more_machines_are_made(name: str) -> None:
-    """With PRP, the jobs wait for the machines of other jobs instead."""
+    """PRP makes fewer machines, so that with PRP the jobs wait for the machines of other jobs."""
     measures = compare(name)
     assert measures["created"][0] > measures["created"][1]
     assert measures["idle_hours"][0] <= measures["idle_hours"][1] * (1.5 if name == "1,000 jobs of 6 minutes" else 0.7)

@@ -65,7 +65,7 @@ class Slurmrestd:
         return self._fail(fault, request, json.dumps(self._answer(request.method, path, body, fault)).encode())
 
     def _fail(self, fault: str, request: Request, answer: bytes) -> tuple[SimpleNamespace, bytes]:
-        """Return an answer as a fault leaves it."""
+        """Return the response that the fault makes of ``answer``."""
         if fault == "hang":
             self._queue.pass_time(request.seconds)
             raise BackendError(ErrorClass.TIMEOUT, "ReadTimeoutError")
@@ -80,7 +80,7 @@ class Slurmrestd:
         return reply(200, {"empty": b"", "half": answer[: len(answer) // 2]}.get(fault, answer))
 
     def _answer(self, method: str, path: str, body: Document, fault: str) -> Document:
-        """Carry out a call. Return what it answers."""
+        """Carry out a call, and return the document of the response."""
         queue = self._queue
         match method, path:
             case "GET", "jobs":
@@ -110,7 +110,7 @@ class Slurmrestd:
         return {"job_id": self._number(number), "error": {"code": 0 if is_known else api.UNKNOWN_JOB}}
 
     def _record(self, job: Job, at: float) -> Document:
-        """Return a job as the version lists it at a moment."""
+        """Return the record of a job at a moment, in the form of this version of the API."""
         start, state = self._queue.world.start_wall, job.state(at)
         word = "CANCELLED" if job.number in self._cancelled and state == "ended" else STATES[state]
         return {

@@ -64,7 +64,7 @@ class Api:
 
 
 def content(memory: Memory) -> Memory:
-    """Return a memory without the marks of the process that wrote it."""
+    """Return a memory without the epoch and the time of its last write."""
     return replace(memory, epoch=0, written=Moment())
 
 

@@ -48,7 +48,8 @@ NOTHING_MADE = 'mock_provider "google" {}\nrun "made" {\n  command = apply\n}\n'
 
 
 def copied(directory: Path) -> Path:
-    """Return a copy of the folder ``deploy`` as gcluster needs it: files in the place of links."""
+    """Return a copy of the folder ``deploy`` as gcluster needs it: links are replaced by the files that they lead
+    to."""
     ignored = shutil.ignore_patterns(".terraform*")
     return shutil.copytree(TOOLKIT.parent, directory / "deploy", ignore=ignored)
 
