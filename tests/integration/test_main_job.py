@@ -25,7 +25,8 @@ from tests.support.waiting import PATIENCE, until
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
     """Yield a playground whose pools wait long for slow machines.
 
-    The demonstration's pools wait only 8 s. Then the loop would replace a slow pod by a pod of the next pool.
+    The demonstration's pools wait only 8 s. After this time, the loop would replace a slow pod by a pod of the next
+    pool.
     """
     config = tmp_path / "conf"
     shutil.copytree(playground.CONFIG, config)

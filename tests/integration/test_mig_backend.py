@@ -169,7 +169,7 @@ def test_a_create_repeated_after_a_crash_is_the_same_request(bench: Bench) -> No
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_a_name_that_is_taken_asks_for_another_look(duplicate: Duplicate) -> None:
-    """The group may refuse all names of a call because it has some of them. The creates of these names are then done.
+    """The group may refuse all names of a call because it has some of them. The creates of these names count as done.
     The other names are sent again in the next cycle."""
     with Bench(ZONAL, switches=Switches(duplicate_name=duplicate)) as bench:
         bench.create(1, 2)

@@ -42,7 +42,7 @@ NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}
 def upgraded(tmp_path: Path) -> Iterator[Instance]:
     """Yield the state directory of the release before, with this version's scripts; its loop can be started.
 
-    The release's own programs wrote each file; it knew no marks below ``config/``.
+    The release's own programs wrote each file. That release had no files in ``config/``.
     """
     pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "mass_loss_seconds": 0}
     settings = {

@@ -74,8 +74,8 @@ class Call(NamedTuple):
 
 
 class Storm:
-    """Random refusals of a share of the calls. Equal seeds refuse the same calls. Only writes are refused as a
-    conflict."""
+    """Random refusals of a share of the calls. Equal seeds refuse the same calls. Only a write can be refused with 409,
+    a conflict."""
 
     def __init__(self, seed: int, share: float, statuses: Sequence[int] = (409, 429, 503)) -> None:
         self._chance, self._share, self._statuses = random.Random(seed), share, statuses

@@ -31,7 +31,7 @@ CHANGING = re.compile(
 
 @dataclass
 class Side:
-    """A server. The two sides are compared."""
+    """A server: the real one, or that of the embedded cloud."""
 
     server: str
     namespace: str
