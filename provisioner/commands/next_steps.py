@@ -182,7 +182,7 @@ def _pool(sources: Sources, name: str) -> Iterator[str]:
     yield from map(_with_full_stop, pool_status.pools.get(name, ()))
     for one in pool_status.refused:
         if one.pool == name:
-            refused = f"creates of {one.template}" if one.operation == "create" else "deletes"
+            refused = f"creates of template {one.template}" if one.operation == "create" else "deletes"
             yield f"It has refused {refused} since {format_local_time(format_utc(one.since))}: “{one.text}”."
     if not sources.has_memory:
         return

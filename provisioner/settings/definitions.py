@@ -105,8 +105,8 @@ class Budget(Section):
     requests. Default no limit."""
     per_month: Amount = None
     """Maximum cost of the machines in a calendar month (UTC). Once this cost is reached, no more machines are requested
-    until the next month; running machines continue, and cost more. If memory.json is lost, earlier costs of the month
-    are not counted. Default no limit."""
+    until the next month; running machines continue, so the cost may exceed this limit. If memory.json is lost, earlier
+    costs of the month are not counted. Default no limit."""
     currency: Text = "USD"
     """Currency of prices and budgets, for display. Amounts are not converted. Default USD."""
 

@@ -304,7 +304,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     for pool in status.paused:
         yield f"PAUSED pool {pool}: the pool gets no new machines until `paused` is removed from provisioner.yaml"
     for one in status.refused:
-        which = f"creates of {one['template']}" if one["operation"] == "create" else "deletes"
+        which = f"creates of template {one['template']}" if one["operation"] == "create" else "deletes"
         yield f"REFUSED by pool {one['pool']}: {which} since {format_local_time(one['since'])}: {one['text']}"
     for pool, notes in status.problems.items():
         yield from (f"PLACE of pool {pool}: {note.removeprefix(FAULT)}" for note in notes if note.startswith(FAULT))

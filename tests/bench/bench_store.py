@@ -1,7 +1,7 @@
-"""The speed of the loop's databases with ten thousand machines: memory after one change, and one answer of a hundred.
+"""The speed of the loop's databases with ten thousand machines: write memory after one change, and read one answer.
 
-Each speed is compared with the least work of a Python program. For a write, the program makes, writes and syncs the
-same text. For a read, it reads and parses the same file. Exits 1 if a goal is missed. ``python
+Each speed is compared with a minimal Python program. For a write, this program makes, writes and syncs the same text.
+For a read, it reads and parses the same file. Exits 1 if a goal is missed. ``python
 tests/bench/bench_store.py``
 """
 

@@ -1,6 +1,6 @@
 """``python -m tests.chaos.broken_loop BREAK run …``: the provisioner with a law that is broken on purpose.
 
-A BREAK is the name of one in `tests/simulation/test_broken_laws.py`.
+BREAK is the name of a function in `tests/simulation/test_broken_laws.py` that breaks one law.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class HostFactory:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """Send the signals of ``accident`` to the next call of its script."""
+        """Let the next call of the script that ``accident`` names get the accident's signals."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:
@@ -163,5 +163,5 @@ class HostFactory:
 
 
 def machines(names: list[str]) -> dict[str, Any]:
-    """Return the input of a script that names these machines."""
+    """Return a script's input that names these machines."""
     return {"machines": [{"name": name, "machineId": name} for name in names]}

@@ -337,8 +337,8 @@ def alike(document: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["uncommented", "backwards"])
 def test_in_whatever_way_components_are_named_the_same_is_built(way: str) -> None:
-    """Compare everything except the configuration, which depends on the order: the last of two samples stays. A site
-    has its own configuration anyway."""
+    """Compare everything except the configuration. If two components bring a sample configuration, the last one wins. A
+    site replaces the sample anyway."""
     within = [name for name in OPTIONAL if name != "service-monitor"]
     named = as_its_comments_offer() if way == "uncommented" else built(GKE, *reversed(within))
     once = built(GKE, *within)

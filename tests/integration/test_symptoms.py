@@ -135,7 +135,7 @@ def test_a_refused_configuration(hf: Grid, ask: Ask) -> None:
 def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
     hf.fault("denied")
     hf.request("T1", 1)
-    assert shows(ask, "403", "REFUSED by pool gke-main: creates of ", 'cannot create resource "pods"')
+    assert shows(ask, "403", "REFUSED by pool gke-main: creates of template ", 'cannot create resource "pods"')
     hf.faults()
 
 

@@ -1,4 +1,7 @@
-"""Our schemas of other makers' kinds accept no value that the published schemas refuse."""
+"""Our schemas of other projects' resources, such as ComputeClass.
+
+Each value that the published schemas refuse must be refused by ours, too.
+"""
 
 from __future__ import annotations
 

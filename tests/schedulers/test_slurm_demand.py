@@ -85,7 +85,8 @@ def test_jobs_count_if_all_nodes_are_down(queue: SlurmCluster) -> None:
 
 
 def test_each_element_of_an_array_is_a_job(queue: SlurmCluster) -> None:
-    """Slurm would cut off a list of so many elements in one line. So the source must read each element as a job."""
+    """By default squeue prints an array as one line, and cuts off a long list of its elements. The source must read a
+    line for each element."""
     elements = sorted({number * number % 997 for number in range(1, 300)})
     submit(queue, "-n", "4", "--array", ",".join(map(str, elements)))
     assert until_wanted(len(elements)).unfit == {}

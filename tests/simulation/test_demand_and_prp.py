@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "htcondor.md"
 
 
 class Job(NamedTuple):
-    """A job by the time of its submission, with its seconds of work."""
+    """A job: the time of its submission, and its seconds of work."""
 
     at: float
     seconds: float

@@ -111,7 +111,11 @@ def test_everything_that_can_happen_is_searched() -> None:
 
 
 class Theme(NamedTuple):
-    """A law that is broken on purpose. ``laws`` fail then, and ``events`` and ``pool`` help to show it."""
+    """A way to break a law on purpose.
+
+    ``laws``: the laws that must then be reported as broken. ``events`` and ``pool``: events and settings with which the
+    break shows.
+    """
 
     broken: Callable[[], Break]
     laws: str

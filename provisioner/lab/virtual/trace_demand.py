@@ -40,8 +40,8 @@ class _Recording:
         self._returned: set[str] = set()
 
     def changes(self, event: Event) -> list[tuple[str, int]]:
-        """Return the changes of the wanted number that a call makes: the template, and the number of machines added
-        (negative for a return)."""
+        """Return how a script's call changes the wanted number: the template, and the number of machines added. This
+        number is negative for a return."""
         for request, names in event.machines.items():
             self._requests |= dict.fromkeys(names, request)
         if event.request and event.command == "requestMachines":

@@ -25,8 +25,8 @@ class Plain:
     def login(self) -> str:
         return "no login"
 
-    def rejected(self, way: Way) -> str:
-        """Return an empty text, because this login has no other credentials."""
+    def note_rejection(self, way: Way) -> str:
+        """Return no advice for operators."""
         return ""
 
     def failed(self, way: Way) -> None:

@@ -261,7 +261,7 @@ SAID: dict[str, tuple[int, dict[str, Any], str]] = {
     ),
     "a paused pool": (1, {"paused": ["b"]}, "PAUSED pool b: the pool gets no new machines"),
     "creates that are refused": (
-        1, {"refused": [REFUSED]}, f"REFUSED by pool a: creates of T since {EPOCH}: pods is forbidden"
+        1, {"refused": [REFUSED]}, f"REFUSED by pool a: creates of template T since {EPOCH}: pods is forbidden"
     ),
     "deletes that are refused": (
         1, {"refused": [replace(REFUSED, operation="delete")]}, f"REFUSED by pool a: deletes since {EPOCH}: pods is f"

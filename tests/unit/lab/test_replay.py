@@ -17,7 +17,8 @@ from tests.unit.lab.test_trace import events, line
 
 
 def morgan_stanley(path: Path) -> Path:
-    """Write a trace in the format of Morgan Stanley's hfreplay. Only inputs of five categories count in it."""
+    """Write a trace in the format of Morgan Stanley's hfreplay. The replay uses only the rows of type ``input``, and of
+    these only the rows of five categories."""
     rows = [
         ("request", "aaaa", 100.0, "input", requesting("T2", 2)),
         ("request", "aaaa", 100.5, "output", {"requestId": "aaaa"}),

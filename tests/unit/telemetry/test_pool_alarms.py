@@ -89,7 +89,7 @@ def test_a_failure_that_passes_by_itself_is_no_alarm(remembered: Memory) -> None
 def test_a_refused_create_is_one_alarm() -> None:
     denied = Failure(ErrorClass.DENIED, "forbidden")
     (alarm,) = seen(backing_off(denied), refused=[StandingRefusal("a", "create", TEMPLATE, NOW, "forbidden")]).alarms
-    assert alarm.startswith("REFUSED by pool a: creates of T since ")
+    assert alarm.startswith("REFUSED by pool a: creates of template T since ")
 
 
 NOWHERE = replace(ONE_POOL, templates={})
