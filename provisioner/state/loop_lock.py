@@ -22,7 +22,8 @@ STANDBY_POLL = 0.5
 
 
 def find_fate(holder: Mapping[str, Any], *, is_held: bool) -> Fate:
-    """Return the fate of the loop that signed the lock last. ``is_held``: True if some process is the loop now."""
+    """Return the fate (see ``Fate``) of the loop that signed the lock last. ``is_held``: True if some process is the
+    loop now."""
     if holder.get("ended") or not holder.get("pid"):
         return "ended" if holder.get("ended") else ""
     if is_held:
@@ -85,7 +86,7 @@ class LoopLock(locks.LockFile):
         return locks.read_record(self.path)
 
     def fate(self) -> Fate:
-        """Return the fate of the loop that signed the lock last."""
+        """Return the fate (see ``Fate``) of the loop that signed the lock last."""
         return find_fate(self.holder(), is_held=self.is_held())
 
     def has_calls(self) -> bool:

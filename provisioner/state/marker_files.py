@@ -116,7 +116,7 @@ class LifeSigns(NamedTuple):
 
     @property
     def idle_seconds(self) -> float | None:
-        """Return the seconds since the holder last signed or touched its heartbeat; None if unknown."""
+        """Return the seconds since the lock's holder last signed the lock or touched the heartbeat; None if unknown."""
         if self.silent_seconds is None or self.last_beat_at is None:
             return None
         later = self.signed_at - self.last_beat_at if self.signed_at and self.fate in ("holds", "waits") else 0.0

@@ -70,8 +70,9 @@ class Inventory(Located):
     def note(self, names: Mapping[str, object]) -> None:
         """Store the hosts that HF lists, even if the stored list is unreadable. Raises StateUnwritable.
 
-        HF sends a long list in parts, faster than the loop reads the parts. So ``names`` that have no host of the
-        stored list are added to the stored list. Other ``names`` replace the stored list.
+        HF sends a long list in several calls, faster than the loop reads the lists. So if ``names`` and the stored list
+        have no host in common, ``names`` are taken as a further part of the same list, and are added to the stored
+        list. Otherwise, ``names`` replace the stored list.
         """
         content = _document(names)
         with suppress(StateError):

@@ -100,8 +100,8 @@ class IntentPart(Part, Protocol):
         """Record ``generation``, so that writers refuse an older intent from now on."""
 
     def remove(self, identifiers: Iterable[str]) -> float:
-        """Remove requests and return requests. Skip ids that intent does not contain. Return the seconds spent waiting
-        for other writers."""
+        """Remove the requests and the return requests with these ids. Skip ids that intent does not contain. Return the
+        seconds spent waiting for other writers."""
 
     def read(self) -> Intent:
         """Return all of intent, even if it is an old copy."""

@@ -27,8 +27,8 @@ STEPS = {
 
 
 def loss_documents(memory: Memory, now: float) -> list[dict[str, Any]]:
-    """Return a document for each pool, cause and exit code. It counts the losses of the last day. It is left out if the
-    last hour had no loss.
+    """Return a document for each pool, cause and exit code. Each document counts the losses of the last day. A document
+    is left out if none of its losses happened in the last hour.
 
     ``machines``: number of these losses. ``since``, ``last``: times of the first and last loss. ``text``: the place's
     reason for the last loss. ``quiet``: True if no operator is needed.

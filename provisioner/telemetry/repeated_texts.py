@@ -61,8 +61,9 @@ def number_repeated_texts(status: StatusModel, *more: str) -> StatusModel:
 def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return a document with its texts changed by ``change``.
 
-    A back-off and its last error may have the same text. Then ``change`` is called once for both. It is also called
-    once for machines of a pool with the same text.
+    If a back-off and its last error have the same text, ``change`` is called only once for both, because their line
+    shows the text only once. ``change`` is also called only once for the machines of a pool that have the same text.
+    So their texts stay equal, and these machines still share a line.
     """
     if isinstance(value, Mapping):
         last, why = value.get("last_error"), value.get("why")

@@ -157,7 +157,7 @@ class StatusModel:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """Return each place's problems that need no operator: the pool and the problem's sentence."""
+        """Return the problems that need no operator. Each is a pair: the pool, and a sentence about the problem."""
         return [(pool, note) for pool, notes in self.problems.items() for note in notes if not note.startswith(FAULT)]
 
     @property

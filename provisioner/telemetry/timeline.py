@@ -19,7 +19,7 @@ from provisioner.telemetry.timeline_sentences import FEW, Fact, Sentence, format
 
 
 class Kind(StrEnum):
-    """The kinds of subjects that a timeline can have."""
+    """The sorts of subjects. Each timeline is about one subject."""
 
     REQUEST = "request"
     RETURN = "return request"

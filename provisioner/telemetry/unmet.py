@@ -123,8 +123,8 @@ class UnmetDocuments:
     def _find_cause(
         self, one: Unmet, record: RequestRecord
     ) -> tuple[ErrorClass | None, str, float | None, float | None]:
-        """Return four values of the failure: its error class, its text, and two loop times. The reason began at the
-        first time; the next try is at the second. An unknown text is empty. Any other unknown value is None."""
+        """Return why the machines are missing: the error class and the text of the failure, the loop time at which the
+        reason began, and the loop time of the next try. An unknown text is empty. Any other unknown value is None."""
         error, text, since, next_try = one.error, one.text, one.since, one.next_try_at
         if one.reason is PendingReason.UNSEEN:
             text, since = self._find_unseen_cause(one)
