@@ -39,14 +39,14 @@ Line = dict[str, object]
 
 
 class Cost(NamedTuple):
-    """The cost of a call: seconds of CPU, and megabytes at most."""
+    """The cost of one run of the command: seconds of CPU, and the peak memory in megabytes."""
 
     cpu: float
     memory: float
 
 
 def grid(machines: int) -> Memory:
-    """Return a memory with one ended request. Half of the request's machines were returned."""
+    """Return a memory with one ended request that had ``machines`` machines. Half of them were returned."""
     verdicts = (Verdict.SUCCEEDED, Verdict.RETURNED)
     slots = [running(number, verdicts[number % 2]) for number in range(machines)]
     return alter(memory(record(*slots, count=machines)), provisioner="demoinst", time=NOW, time_wall=time.time())
@@ -68,8 +68,8 @@ def _line(wall: float, event: str, **fields: object) -> Line:
 
 
 def fill(state: StateDir, machines: int) -> None:
-    """Write the journal. First write a week of other requests, and refusals by a pool without room. Then write the
-    lines of the measured request."""
+    """Write a journal of the largest size. Write the lines of the measured request last. Before them, write lines of
+    other requests during the last week, and lines of a pool that refuses creates because it has no room."""
     wall, number = time.time() - 7 * 86_400, 0
     while (
         not Path(f"{state.journal.path}.{JOURNAL_KEPT}").exists() or size_of(state.journal.path) < 0.9 * JOURNAL_BYTES
@@ -110,7 +110,7 @@ def called(directory: Path, subject: str, environment: Mapping[str, str]) -> Cos
 
 
 def main() -> int:
-    """Print the table; 1 when the goal is missed."""
+    """Print the table, and return 1 if the goal is missed."""
     table = Table("machines", "journal MB", "of", f"CPU s (goal {GOAL})", "MB", title="provisioner explain, at best")
     worst = 0.0
     for machines in SIZES:

@@ -116,7 +116,7 @@ def cloud(made: Site, boot: float = QUICK["boot"]) -> Iterator[Cloud]:
 
 
 def create_all(backends: Mapping[str, MigBackend]) -> list[Outcome]:
-    """Create 10,000 machines, as evenly as names allow, in one batch per group."""
+    """Create 10,000 machines, divided evenly among the groups, in one batch per group."""
     share = [MACHINES // GROUPS + (number < MACHINES % GROUPS) for number in range(GROUPS)]
     outcomes: list[list[Outcome]] = []
 

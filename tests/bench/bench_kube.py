@@ -81,7 +81,7 @@ def rates(cluster: Cluster, rounds: int, pods: int) -> Iterator[str]:
 
 
 def one_round(client: Client, space: Space, names: list[str]) -> tuple[Rate, Rate]:
-    """Create pods with these names and delete them. Return the rates of both."""
+    """Create pods with these names, and then delete them. Return the rates of the creates and of the deletes."""
     created = timed(len(names), lambda: client.create(names))
     uids = space.uids()
     assert uids.keys() == set(names)

@@ -3,8 +3,8 @@
     python tests/bench/bench_page.py
 
 Half of the machines run, and half wait for a pool without room. All fifty requests have unmet machines. Pages show
-events from the journal's newest file. This file is empty, or it has its largest size. Then it has the lives of
-machines, or only refusals by the pool.
+events from the journal's newest file. Pages are measured with three such files: an empty file, a file of the largest
+size with the lives of machines, and a file of the largest size with refusals only.
 
 Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if the goal is missed. The script also prints
 the cost of a sample, which the loop takes once a minute.
@@ -93,7 +93,7 @@ def costs(directory: Path, machines: int, journal: str) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; 1 when the goal is missed."""
+    """Print the table, and return 1 if the goal is missed."""
     title = f"The status page of {REQUESTS} requests, at best"
     table = Table("machines", "journal", "page", f"CPU s (goal {GOAL})", title=title)
     worst = 0.0

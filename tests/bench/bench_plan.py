@@ -1,11 +1,11 @@
 """The CPU of a plan: for opening a request's slots, in a steady state, after a change, and in a cycle with nothing to
 do.
 
-Goals are ratios within one run, so that they hold on any machine. One ratio compares a plan with a copy of the same
-slots. The other ratio compares ten times the slots with the slots. Many slots may exceed the processor's caches and
-make a copy slower. Then a plan may become slower by the same ratio.
+Goals are ratios of times in one run, so that they hold on any computer. The first goal compares the time of a plan with
+the time of copying the same slots. The second goal limits how much a plan's time grows if there are ten times as many
+slots. Many slots may exceed the processor's caches. If this makes a copy slower, a plan may also become slower.
 
-A cycle with nothing to do plans nothing. Exits 1 if a goal is missed.
+A cycle with nothing to do makes no plan; the time of the whole cycle is measured. Exits 1 if a goal is missed.
 
     python tests/bench/bench_plan.py
 """
@@ -50,8 +50,8 @@ COPY = "copy of the slots"
 GOALS = {"open all": 8.0, "all begin to run": 12.0, "steady": 3.0, "100 vanish": 3.0, "quiet cycle": 0.5}
 """Goals for 10,000 and for 100,000 slots: the largest ratio of a plan's time to the time of copying the same slots."""
 GROWTH = 12.0
-"""Goal: the largest ratio of a plan's time with ten times the slots to its time with the slots. If 1.2 times the same
-ratio of the copies is larger, that is the goal."""
+"""Goal: the largest factor by which a plan's time may grow if there are ten times as many slots. The goal is 1.2 times
+the factor by which a copy's time grows, if that is larger."""
 REPEATS = 9
 
 
@@ -105,7 +105,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def copied(memory: Memory) -> list[dict[int, Slot]]:
-    """Return a copy of each slot with one field changed. A plan that changes all slots has at least this work."""
+    """Return a copy of each slot with one field changed. This is the least work of a plan that changes all slots."""
     return [
         {number: slot._replace(is_set_aside=True) for number, slot in record.slots.items()}
         for record in memory.requests.values()
@@ -113,7 +113,7 @@ def copied(memory: Memory) -> list[dict[int, Slot]]:
 
 
 def measure(slots: int) -> dict[str, float]:
-    """Return CPU seconds of each kind of plan."""
+    """Return the CPU seconds of copying the slots, of each plan in ``GOALS``, and of a quiet cycle."""
     intent, limits, empty = scene(slots)
     fresh = Memory("demo")
     first = PlanInputs(intent, {"pool": empty})
@@ -162,7 +162,7 @@ def quiet(intent: Intent, limits: Limits, full: Snapshot, settled: Memory) -> fl
 
 
 def missed(results: dict[int, dict[str, float]]) -> list[str]:
-    """Return the missed goals, and by how much each is missed."""
+    """Return a line for each missed goal, with the measured ratio."""
     lines = []
     for slots in SIZES[1:]:
         floor = results[slots][COPY]

@@ -40,13 +40,14 @@ TEMPLATES = 10
 
 
 def limits(each: int) -> Limits:
-    """Return the limits of ten templates. Each template names ``each`` of the four pools."""
+    """Return the limits of ten templates and four pools. ``each``: the number of pools that each template names."""
     templates = [TemplateLimits(f"T{n}", tuple(POOLS[(n + m) % 4] for m in range(each))) for n in range(TEMPLATES)]
     return Limits("hf", {name: PoolLimits(name) for name in POOLS}, {one.id: one for one in templates})
 
 
 def spread(memory: Memory, used: int) -> Memory:
-    """Return the memory with its machines spread over all templates, and over ``used`` pools of each template."""
+    """Return the memory with its machines spread over all templates. ``used``: the number of pools that have machines
+    of the same template."""
     requests = {}
     for number, (id_, record) in enumerate(memory.requests.items()):
         template = number % TEMPLATES

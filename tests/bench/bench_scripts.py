@@ -106,7 +106,7 @@ def entry(name: str) -> dict[str, object]:
 
 
 def call(hf: HostFactory, name: str, document: object) -> list[str]:
-    """Return the command line of a call with an input file of its own."""
+    """Return the command line that calls the script ``name``. Write ``document`` to an input file of this script."""
     hf.input = hf.input.with_name(f"{name}.json")
     return hf.command(name, document)
 
@@ -125,7 +125,7 @@ def measure(hf: HostFactory, commands: dict[str, list[str]], rounds: int) -> dic
 
 
 def table(machines: int, costs: dict[str, Cost]) -> list[str]:
-    """Return a line for the bare import and a line per script."""
+    """Return a line for ``import tinydb`` alone, and a line for each script."""
     return [line(machines, name, costs[name], costs[BASE]) for name in (BASE, *COMMANDS)]
 
 

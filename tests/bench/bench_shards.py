@@ -6,11 +6,11 @@ Part ``hold``: one loop holds 10,000 machines of 100 requests, with its state in
 loop with its state on the server needs at most twice the processor time that it needs with files.
 
 Part ``shards``: first one loop serves its part of the machines alone, then all loops serve all machines. The machines
-exist only in each loop's memory. Goal: 1.3 times the seconds of the one loop. The goal does not count if there are
-fewer processors than loops.
+exist only in each loop's memory. Goal: all loops need at most 1.3 times the seconds of the one loop. The goal does not
+count if there are fewer processors than loops.
 
-Part ``pods``: the same with real pods and two loops, without a goal. Exits 1 if machines are missing, or if a goal is
-missed.
+Part ``pods``: as ``shards``, but with real pods and two loops, and without a goal. Exits 1 if machines are missing, or
+if a goal is missed.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def write_configuration(
     """Write the files of a provider instance. Each shard has a pool. Each request has a template, because HF has at
     most ``REQUEST`` machines of a template.
 
-    ``namespace``: the namespace of the state; empty for files. ``pods``: True if the machines are pods. Then each pool
-    has a namespace of its name.
+    ``namespace``: the namespace of the state; empty for files. ``pods``: True if the machines are pods. The namespace
+    of each pool then has the same name as the pool.
     """
     sizes = {"max_pending": 100_000, "initial_window": 100_000}
     pools: dict[str, dict[str, object]] = {f"pool-{number}": {"kind": "fake", **sizes} for number in range(shards)}

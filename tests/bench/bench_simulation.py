@@ -38,7 +38,7 @@ def scenario(machines: int, hours: float) -> Scenario:
 
 
 def main() -> int:
-    """Print the table; 1 when the goal is missed."""
+    """Print the table, and return 1 if the goal is missed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--machines", type=int, default=10_000)
     parser.add_argument("--hours", type=float, default=24.0)

@@ -90,8 +90,8 @@ def run(machines: int, hours: float, churn: bool) -> Need:
 
 
 def an_hour(machines: int, *, churn: bool) -> Need:
-    """Return the needs of one hour, without the start of the loop: the difference of a longer and a shorter run. Memory
-    is the peak of the longer run."""
+    """Return the needs of one hour, without the start of the loop. They are the difference between a longer and a
+    shorter run, except for memory, which is the peak of the longer run."""
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         short, long = pool.starmap(run, [(machines, hours, churn) for hours in (BEGUN, ENDED)], chunksize=1)
     hours = ENDED - BEGUN
@@ -118,8 +118,8 @@ def stored(machines: int) -> tuple[int, float]:
 
 
 def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
-    """Measure the loop with its clients of the clouds. They are imported here only, so that they are not part of the
-    virtual runs."""
+    """Measure a loop that calls the embedded cloud. The clouds' client libraries are imported only here, so that the
+    memory of the virtual runs does not include them."""
     from tests.bench.sizing_loop import used
 
     table = Table(
@@ -142,7 +142,7 @@ def over_http(sizes: Sequence[int], kinds: Sequence[str]) -> Table:
 
 
 def main() -> int:
-    """Print the tables; 1 when a run broke a law."""
+    """Print the tables, and return 1 if a run broke a law."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--machines", type=int, nargs="+", default=USUAL)
     parser.add_argument("--http", choices=("groups", "pods"), nargs="+", default=(), metavar="KIND")

@@ -83,7 +83,7 @@ class Plain:
             self.call("DELETE", f"job/{job}")
 
     def call(self, method: str, path: str, body: object = None) -> Any:
-        """Return the answer of one call."""
+        """Make one call, and return the JSON value in the response."""
         connection = http.client.HTTPConnection(self._host, timeout=15)
         content = None if body is None else json.dumps(body)
         headers = self._headers | ({"Content-Type": "application/json"} if content else {})
@@ -127,7 +127,7 @@ class Bench:
         return SlurmBackend(pool, Cluster(pool), provisioner="demo", prefix=PREFIX)
 
     def creates(self, jobs: int) -> list[Create]:
-        """Return so many creates of new machines."""
+        """Return ``jobs`` create actions for machines with new names."""
         names = (f"{PREFIX}-{REQUEST}-{next(self._numbers):06}" for _ in range(jobs))
         return [Create(name, "hpc", "small", REQUEST) for name in names]
 

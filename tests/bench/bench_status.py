@@ -36,7 +36,7 @@ REPEATS = 5
 
 
 class Cost(NamedTuple):
-    """The cost of a call: seconds of CPU, and megabytes at most."""
+    """The cost of one run of the command: seconds of CPU, and the peak memory in megabytes."""
 
     cpu: float
     memory: float
@@ -80,7 +80,7 @@ def called(directory: Path, environment: Mapping[str, str]) -> Cost:
 
 
 def main() -> int:
-    """Print the table; 1 when the goal is missed."""
+    """Print the table, and return 1 if the goal is missed."""
     table = Table("machines", f"CPU s (goal {GOAL})", "MB", title="provisioner status, at best")
     cpu = 0.0
     for machines in SIZES:

@@ -1,4 +1,5 @@
-"""The speed of the loop's databases with ten thousand machines: write memory after one change, and read one answer.
+"""The speed of the loop's databases with ten thousand machines: a write of memory after one change, and a read of one
+answer.
 
 Each speed is compared with a minimal Python program. For a write, this program makes, writes and syncs the same text.
 For a read, it reads and parses the same file. Exits 1 if a goal is missed. ``python
@@ -28,7 +29,7 @@ from tests.support.parts import make_slot
 
 REQUESTS, MACHINES = 100, 100
 GOALS = {"memory, one request changed": 2.0, "one answer": 2.0}
-"""Goals: the largest ratio of the database's time to the time of the least work."""
+"""Goals: the largest ratio of the database's time to the time of the minimal program."""
 
 
 def record(request: str) -> RequestRecord:
@@ -74,7 +75,7 @@ def answer(request: str) -> Answer:
 
 
 def measure(directory: str) -> dict[str, tuple[float, float]]:
-    """Return two times in seconds for each task: the time of the database, and the time of the least work."""
+    """Return two times in seconds for each task: the time of the database, and the time of the minimal program."""
     state, names = StateDir(directory), [f"request{number:03d}" for number in range(REQUESTS)]
     records = {name: record(name) for name in names}
     state.memory.write(Memory("demo", requests=records))
@@ -96,7 +97,7 @@ def measure(directory: str) -> dict[str, tuple[float, float]]:
 
 
 def write_bare(path: Path, document: object) -> None:
-    """Write the text of the document, and sync it."""
+    """Write the document as JSON text, and sync the file."""
     with path.open("w") as file:
         file.write(json.dumps(document))
         file.flush()

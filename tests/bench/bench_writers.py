@@ -47,7 +47,7 @@ os.fsync(file)'
 
 
 class Script(NamedTuple):
-    """A script of the two that are compared, with its command line and environment."""
+    """One of the two scripts that are compared: its command line and environment."""
 
     command: list[str]
     environment: Mapping[str, str]
@@ -90,13 +90,13 @@ def scripts(directory: Path) -> tuple[Script, Script]:
 
 
 def verdict(what: str, missed: bool) -> bool:
-    """Print one line of the result. Return ``missed`` unchanged."""
+    """Print one line of the result, with a mark if ``missed`` is True. Return ``missed``."""
     print(what + ("  MISSED" if missed else ""), flush=True)
     return missed
 
 
 def steady(ours: Script, free: Script, rounds: int) -> bool:
-    """Run eight writers at a time, and return True if the goal is missed."""
+    """Measure both scripts with eight calls at a time. Return True if our script misses its goal."""
     rates = [[CALLS / together(script, STEADY, CALLS)[0] for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*rates, strict=True))
     text = f"{STEADY} at a time: {mine:.1f} a second, lock-free {other:.1f}: {mine / other:.0%} (goal {GOAL_RATE:.0%})"
@@ -104,7 +104,7 @@ def steady(ours: Script, free: Script, rounds: int) -> bool:
 
 
 def burst(ours: Script, free: Script, rounds: int) -> bool:
-    """Run fifty writers at once, and return True if the goal is missed."""
+    """Measure both scripts with fifty calls that start at once. Return True if our script misses its goal."""
     taken = [[p95(together(script, BURST, BURST)[1]) for script in (ours, free)] for _ in range(rounds)]
     mine, other = (statistics.median(each) for each in zip(*taken, strict=True))
     text = f"{BURST} at once: p95 {mine:.2f} s, lock-free {other:.2f} s: {mine / other:.2f} x (goal {GOAL_P95} x)"

@@ -90,7 +90,7 @@ class Target:
         ]
 
     def options(self, uids: Mapping[str, str]) -> list[tuple[str, bytes]]:
-        """Return the address and the body of each delete request."""
+        """Return, for each delete request, the address and the body with the options of the delete."""
         return [
             (f"{self.url}/{name}", json.dumps({"preconditions": {"uid": uid}}).encode()) for name, uid in uids.items()
         ]

@@ -48,7 +48,7 @@ class Quiet(NamedTuple):
 
 
 class Reaction(NamedTuple):
-    """Seconds of each try."""
+    """The seconds until the loop reacts: one number for each try."""
 
     create: list[float]
     """Seconds from the end of requestMachines.sh to the response to the first create call."""
@@ -93,7 +93,7 @@ def hold(cluster: Cluster, pods: int, say: Say) -> Quiet:
 
 
 def _run_all(grid: Grid, id_: str, pods: int, say: Say) -> None:
-    """Wait until the request is complete, with a line every ten seconds."""
+    """Wait until the request is complete. Print a line every ten seconds."""
     began = reported_at = time.monotonic()
     while (answer := grid.hf.status(id_))["status"] == "running":
         if time.monotonic() - reported_at > 10:
@@ -120,7 +120,7 @@ def _until_still(pid: int, say: Say) -> None:
 def _lists(cluster: Cluster) -> float:
     """Return how often the API server has listed the pods of a namespace, by page or at the start of a watch.
 
-    Only a provisioner makes such lists.
+    While the loop is measured, only the loop makes such lists.
     """
     text = cluster.admin.text("/metrics")
     pages = _count(text, "apiserver_request_total", 'verb="LIST"')
@@ -186,7 +186,8 @@ def _one(grid: Grid, space: Space, proxy: Proxy) -> tuple[float, float]:
 
 
 def _unready(space: Space, id_: str) -> str:
-    """Return the name of the request's pod if its kubelet has started it; else an empty text."""
+    """Return the name of the request's pod if the pod was started. It is not ready yet, because only this benchmark
+    marks pods as ready. Return an empty text if the pod was not started yet."""
     for pod in space.pods():
         if f"-{id_}-" in pod["metadata"]["name"] and pod["status"].get("podIP"):
             return str(pod["metadata"]["name"])

@@ -1,5 +1,5 @@
-"""The resources of a loop as a process: its processor time and memory with the clients, and its calls as the clouds
-count them.
+"""The resources that a loop's process needs: processor time, memory, and calls of the clouds. The clouds count the
+calls.
 
 HostFactory, the loop and the embedded cloud are processes. They communicate only by HTTP or by scripts. The
 configuration has groups and namespaces, so that the clients of both kinds are loaded. Only one kind makes machines.
@@ -36,7 +36,7 @@ KUBERNETES = re.compile(r"(pods|nodes|events|namespaces|selfsubjectaccessreviews
 
 
 class Pace(NamedTuple):
-    """Durations of a run, in seconds."""
+    """The durations that a run uses, in seconds."""
 
     boot: float
     """Seconds until an instance runs."""
@@ -96,8 +96,8 @@ class Meter:
         return self.samples[-1]
 
     def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
-        """Return the largest growth of a value within ``seconds``. The time may be longer by the interval of one
-        sample."""
+        """Return the largest growth of a value within ``seconds``. The growth may be over a time that is longer by the
+        interval of one sample."""
         return max(
             value(later) - value(earlier)
             for earlier in self.samples
