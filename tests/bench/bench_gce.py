@@ -49,7 +49,7 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 4
-"""The number of groups of which one is regional; the others are zonal."""
+"""One group of this number of groups is regional; the others are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}
@@ -60,8 +60,8 @@ LISTS = ("instances.list", "instanceGroupManagers.list", "regionInstanceGroupMan
 
 
 def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
-    """Return pools of groups in one project. Every fourth group is regional, and the others are zonal in three
-    zones."""
+    """Return the pools of ``groups`` groups in one project. The last quarter of the groups is regional. The others are
+    zonal, in three zones."""
     made = {}
     for number in range(groups):
         regional = number >= groups - groups // REGIONAL
@@ -72,7 +72,7 @@ def pools(endpoint: str | None, groups: int = GROUPS) -> dict[str, MigPool]:
 
 
 def site(directory: Path, endpoint: str) -> Site:
-    """Return a configuration with these groups and one GKE pool."""
+    """Return a configuration with the groups of ``pools`` and one GKE pool."""
     (directory / "spec.yaml").write_text("containers: [{name: main, image: example.com/main}]\n")
     bodies: dict[str, dict[str, object]] = {
         name: {"kind": "mig", "project": pool.project, "group": pool.group}
@@ -87,7 +87,7 @@ def site(directory: Path, endpoint: str) -> Site:
 
 @dataclass
 class Cloud:
-    """A simulator process."""
+    """A process of the embedded cloud. ``compute``, ``control``: the addresses of its APIs."""
 
     compute: str
     control: str

@@ -40,7 +40,7 @@ delete."""
 
 
 class Client(Protocol):
-    """A client that creates pods. Each call gets names that were not used before."""
+    """A client that creates and deletes pods. Each call of ``create`` gets names that were not used before."""
 
     title: str
 
@@ -97,7 +97,7 @@ class Target:
 
 
 class Threads:
-    """urllib3 in threads."""
+    """A raw client that uses urllib3 in threads."""
 
     def __init__(self, target: Target, workers: int) -> None:
         self.title = f"urllib3, {workers} threads"
@@ -124,7 +124,7 @@ class Threads:
 
 
 class Coroutines:
-    """aiohttp."""
+    """A raw client that uses aiohttp."""
 
     def __init__(self, target: Target, workers: int) -> None:
         self.title = f"aiohttp, {workers} at once"

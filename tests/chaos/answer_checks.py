@@ -1,5 +1,6 @@
-"""Compares each script's output with earlier answers to HostFactory and with the cloud's chronicle. The checks do not
-use the loop's own reports. Each method holds the lock. ``broken`` has a line with the name of each broken law."""
+"""Checks that compare each script's output with earlier answers to HostFactory and with the cloud's chronicle. The
+checks do not use the loop's own reports. Methods that change a ledger hold its lock, because several threads use the
+ledger. ``Ledger.broken`` has a line for each broken law, with the law's name."""
 
 from __future__ import annotations
 
@@ -63,11 +64,11 @@ class Call:
 
 @dataclass
 class HfView:
-    """HF's database since HF last lost it."""
+    """The content of HF's database. When HF loses its database, a new and empty view replaces this one."""
 
     hosts: set[str] = field(default_factory=set)
     requests: set[str] = field(default_factory=set)
-    """Requests whose end was not reported to HF."""
+    """Requests whose end was not reported to HF yet."""
     returns: dict[str, list[str]] = field(default_factory=dict)
     """The machines of each return that has not ended."""
     to_return: set[str] = field(default_factory=set)
@@ -78,7 +79,8 @@ class Ledger:
     """A record of one run, by which the laws are checked."""
 
     def __init__(self, caps: Mapping[str, int]) -> None:
-        """Begin an empty ledger. ``caps``: the largest number of machines of one template, by namespace or group."""
+        """Begin an empty ledger. ``caps``: the number of machines of one template that a namespace or group may have at
+        most."""
         self._caps = caps
         self.lock = threading.RLock()
         self.hf = HfView()
@@ -206,7 +208,8 @@ class Ledger:
             self.known_since.setdefault(name, time.time())
 
     def _act_on(self, id_: str, entry: Mapping[str, Any]) -> None:
-        """Act as HF does when it gets a terminal answer for the first time."""
+        """Change HF's database as HF does when it gets a terminal answer for the first time. A repeated answer has no
+        effect."""
         hf = self.hf
         if id_ in hf.requests:
             hf.requests.discard(id_)
@@ -225,7 +228,8 @@ class Ledger:
             self.hf = HfView()
 
     def records(self, requests: Mapping[str, tuple[str, int]], returns: Collection[str]) -> None:
-        """Record the requests and return requests that were just read from intent."""
+        """Record what intent contains now. ``requests``: template and number of machines by request id. ``returns``:
+        the ids of return requests."""
         with self.lock:
             self.recorded |= requests.keys() | set(returns)
             for id_, wanted in requests.items():
@@ -238,7 +242,7 @@ class Ledger:
         return name in self.taken or bool(self.struck.get(name, set()) - STILL_WELL)
 
     def happens(self, event: Mapping[str, Any]) -> None:
-        """Record an event from the cloud's chronicle."""
+        """Record an event from the cloud's chronicle, and check it."""
         with self.lock:
             if event["what"] == "struck":
                 for target in event["targets"]:
@@ -275,8 +279,8 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """Return True if HF knew the machine before ``at`` and had not asked to return it by then. HF may have lost its
-        database since."""
+        """Return True if HF got the machine before ``at`` and had not asked to return it by then. A later loss of HF's
+        database does not count."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
@@ -290,8 +294,8 @@ class Ledger:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def unsettled(self, machines: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return all that is not at rest yet. Call this after all faults have ended. ``machines``: the cloud's own
-        list."""
+        """Return a sentence for each request and machine that has not reached its final state yet. Call this after all
+        faults have ended. ``machines``: the cloud's own list of machines."""
         with self.lock:
             hf = self.hf
             returns = {id_ for id_, names in hf.returns.items() if not any(map(self._cannot_go, names))}

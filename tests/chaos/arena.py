@@ -1,4 +1,5 @@
-"""The world of one run: the embedded cloud, which writes its chronicle, loops, and their operator."""
+"""The surroundings of HostFactory in one run: the loops, their operator, and the embedded cloud, which writes a
+chronicle."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ TIMINGS = {
 
 
 class Arena(Playground):
-    """Configuration, cloud and loops. ``program``: the module that is run as loop."""
+    """The configuration, the cloud and the loops of one run. ``program``: the module, with its arguments, that is run
+    as a loop."""
 
     settings: dict[str, Any] = SETTINGS
     replicas = 1
@@ -141,7 +143,7 @@ class Arena(Playground):
         return [sys.executable, "-m", *self._program, *arguments]
 
     def surroundings(self) -> dict[str, str]:
-        """Return the environment of each process that calls the cloud."""
+        """Return the environment variables of each process that calls the cloud."""
         endpoints = {
             "KUBECONFIG": self.addresses["kubeconfig"],
             "PROVISIONER_COMPUTE_ENDPOINT": self.addresses["compute"],
@@ -183,8 +185,8 @@ class Arena(Playground):
             self.signal_loop(loop, signal.SIGCONT)
 
     def close(self) -> None:
-        """End the loops as a playground does. First let stopped loops continue, because a stopped process does not
-        react to SIGTERM."""
+        """End the loops and the cloud by SIGTERM. Before that, let loops continue that were stopped by SIGSTOP, because
+        a stopped process does not react to SIGTERM."""
         self.wake()
         super().close()
 
@@ -197,7 +199,8 @@ class Arena(Playground):
     # --- the operator -------------------------------------------------------------------------------------------------
 
     def act_as_operator(self, note: Callable[[str], None]) -> None:
-        """Act as an operator if `provisioner status` shows a brake or an unreadable file."""
+        """Act as an operator if the brake is latched, or if memory is lost or cannot be read. The operator then runs
+        `provisioner recover`."""
         if not self.needs_an_operator():
             return
         shown = self.recover()
@@ -209,7 +212,7 @@ class Arena(Playground):
             self.recover("--release-brake")
 
     def needs_an_operator(self) -> bool:
-        """Return True while the brake holds, or while memory is lost or cannot be read."""
+        """Return True while the brake is latched, or while memory is lost or cannot be read."""
         try:
             return StateDir(self.state).memory.read().brake is not None
         except StateError:
@@ -224,7 +227,7 @@ class Arena(Playground):
         return ""
 
     def recover(self, *arguments: str) -> dict[str, Any]:
-        """Return the output of `provisioner recover`; empty if it refuses."""
+        """Run `provisioner recover`. Return its output; empty if the command refuses."""
         done = subprocess.run(
             [sys.executable, "-m", "provisioner", "recover", "-o", "json", *arguments],
             env=self.surroundings(),
@@ -244,15 +247,15 @@ class Arena(Playground):
         return {one["name"]: one["phase"] for one in self.cloud() if one["pool"] in (NAMESPACE, GROUP)}
 
     def pods(self, method: str, name: str = "", document: object = None) -> None:
-        """Make a call about pods."""
+        """Call the Kubernetes API of the cloud, for the pod ``name`` or for all pods of the namespace."""
         self._call(method, f"api/v1/namespaces/{NAMESPACE}/pods/{name}".rstrip("/"), document)
 
     def compute(self, method: str, path: str, document: object = None) -> None:
-        """Make a call of the Compute API. ``path``: the path below the group's zone."""
+        """Call the Compute API of the cloud. ``path``: the path below the group's zone."""
         self._call(method, f"compute/v1/projects/{PROJECT}/zones/{ZONE}/{path}", document)
 
     def _call(self, method: str, path: str, document: object) -> None:
-        """Make a call, and ignore its error: a fault may strike the call, whose effect is then unknown."""
+        """Make a call, and ignore an error. A fault may strike the call, and the call's effect is then unknown."""
         base = self.addresses["control"].removesuffix("control/")
         with suppress(requests.RequestException):
             requests.request(method, base + path, json=document, timeout=CALL_SECONDS)

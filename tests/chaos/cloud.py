@@ -1,6 +1,6 @@
 """``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle. The
-chronicle is a file with one JSON object a line. It has each machine that was made, each delete, and each strike of a
-fault."""
+chronicle is a file with one JSON object a line. It has a line for each machine that was made, for each delete, and for
+the first strike of each fault at the same targets."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from provisioner.lab.cloud.world import Fault, World
 
 
 class Chronicle:
-    """A file of the events in the cloud of this process. An event is written when it happens."""
+    """The chronicle of the cloud in this process. A line is written when its event happens."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("a", buffering=1)
         self._struck: set[tuple[str, tuple[str, ...]]] = set()
 
     def keep(self) -> None:
-        """Write each event to the file from now on."""
+        """Write a line for each event from now on."""
         self._keep_pods()
         self._keep_members()
         self._keep_strikes()

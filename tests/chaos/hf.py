@@ -1,4 +1,5 @@
-"""HostFactory as a small model that runs the real scripts. It believes their output, and repeats its calls."""
+"""A small model of HostFactory. The model runs the real scripts and believes their output. It sometimes asks again for
+requests that have ended."""
 
 from __future__ import annotations
 
@@ -31,14 +32,15 @@ MOST = 20
 
 
 class Accident:
-    """A signal to the process of the next call of a script, ``after`` seconds after its start. The signal is SIGKILL or
-    SIGSTOP. SIGCONT follows a SIGSTOP ``later`` seconds later."""
+    """A signal that the next process of the script ``script`` gets, ``after`` seconds after the start of the process.
+    The signal is SIGKILL or SIGSTOP. After a SIGSTOP, the process gets SIGCONT ``later`` seconds later."""
 
     def __init__(self, script: str, number: signal.Signals, after: float, later: float = 0.0) -> None:
         self.script, self.number, self.after, self.later = script, number, after, later
 
     def befalls(self, group: int) -> None:
-        """Wait, and send the signals to the process group."""
+        """Wait for ``after`` seconds. Then send the signal, and SIGCONT after a SIGSTOP, to the process group
+        ``group``."""
         time.sleep(self.after)
         with suppress(ProcessLookupError):
             os.killpg(group, self.number)
@@ -48,8 +50,8 @@ class Accident:
 
 
 class HostFactory:
-    """Two threads. One thread polls open requests and lists the hosts. The other thread requests machines and returns
-    some."""
+    """The model of HostFactory, with two threads. One thread polls open requests and lists the hosts. The other thread
+    requests machines and returns some of them."""
 
     def __init__(self, arena: Arena, ledger: Ledger) -> None:
         self._arena, self._ledger = arena, ledger
@@ -79,7 +81,7 @@ class HostFactory:
             thread.join()
 
     def meets(self, accident: Accident) -> None:
-        """Let the next call of the script that ``accident`` names get the accident's signals."""
+        """Plan an accident for the next call of the script ``accident.script``."""
         self._accidents.append(accident)
 
     def _accident_of(self, script: str) -> Accident | None:
@@ -135,7 +137,8 @@ class HostFactory:
             self.call("requestMachines", {"template": template})
 
     def call(self, script: str, document: Mapping[str, Any]) -> Call:
-        """Run a script to its end. If an accident is planned for this script, send its signals to the process."""
+        """Run a script to its end. If an accident is planned for this script, send the accident's signals to the
+        process."""
         call = self._ledger.begins(script, document)
         file = self._arena.directory / f"hf_in_{call.number}"
         file.write_text(json.dumps(document))
