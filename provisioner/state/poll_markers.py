@@ -209,6 +209,6 @@ class ReportedAnswers(SettledAnswers):
 
 
 def _id_of(name: str) -> str:
-    """Return the id of an entry; empty for any other file."""
+    """Return the request id in the name of an entry's file; empty for the name of any other file."""
     entry = re.fullmatch(ENTRY, name)
     return entry[1] if entry else ""

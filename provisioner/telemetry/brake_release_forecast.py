@@ -41,8 +41,8 @@ def find_waiting_orphans(
 ) -> tuple[Waiting, ...]:
     """Return the machines that wait to be deleted as orphans, in the order of their deletes.
 
-    ``limits``: None if unknown. ``news``: names of machines without a request. The loop has not recorded these machines
-    yet.
+    ``limits``: the configured limits; None if unknown. ``news``: names of machines without a request that
+    the loop has not recorded yet.
     """
     grace = limits.orphans.grace_seconds if limits else 0.0
     ripe = [(since + grace, False, name) for name, since in memory.orphans.since.items()]

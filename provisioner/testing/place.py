@@ -147,8 +147,8 @@ class Place(ABC):
 
     @abstractmethod
     def copy(self, name: str, as_name: str) -> None:
-        """As another user, make a machine ``as_name`` that equals the machine ``name`` in all else. The copy also has
-        the labels or comments that mark our machines."""
+        """As another user, make a copy of the machine ``name`` with the name ``as_name``. The copy also has the labels
+        or comments that mark our machines."""
 
     @abstractmethod
     def stray(self, name: str) -> None:

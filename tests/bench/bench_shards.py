@@ -131,7 +131,7 @@ def write_configuration(
 
 @contextmanager
 def loops(environment: dict[str, str], directory: Path, shards: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run the loops of all shards."""
+    """Run the loops of all shards during the block. Yield their processes."""
     with ExitStack() as stack:
         started = []
         for number in range(shards):
@@ -201,7 +201,7 @@ def hold(cluster: Cluster, namespace: str) -> Held:
 
 
 def size_of_objects(cluster: Cluster, namespace: str) -> int:
-    """Return the size in bytes of all objects of a state."""
+    """Return the total size in bytes of the Kubernetes objects that keep a state."""
     listed = [cluster.admin.get(objects.collection(namespace, resource))["items"] for resource in objects.KINDS]
     return sum(len(json.dumps(one, separators=(",", ":"))) for items in listed for one in items)
 

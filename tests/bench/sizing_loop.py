@@ -163,8 +163,8 @@ def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
 
 
 def used(machines: int, kind: str) -> Use:
-    """Request ``machines`` machines of the kind ``groups`` or ``pods``. Let some time pass, and return them all. Return
-    the resources that the loop used."""
+    """Measure the resources that the loop uses for a life of ``machines`` machines: HostFactory requests them, keeps
+    them for some time, and returns them all. ``kind``: "groups" or "pods"."""
     with tempfile.TemporaryDirectory() as name:
         made = site(Path(name, "conf"), machines, REAL.lag)
         with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):
