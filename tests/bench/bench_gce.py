@@ -49,7 +49,7 @@ MACHINES = 10_000
 GROUPS = 12
 ZONES = ("a", "b", "c")
 REGIONAL = 4
-"""One group of this number of groups is regional; the others are zonal."""
+"""The number of groups for each regional group; the other groups are zonal."""
 
 CALLS_PER_MACHINE, CALLS_PER_MINUTE, UNSEEN_SECONDS, OBSERVE_SECONDS, MEGABYTES = 0.01, 300, 30.0, 0.3, 300
 QUICK = {"call": 0, "operation": 0.5, "schedule": 0.5, "inserts_per_second": 0, "boot": 3, "delete": 1, "leave": 1}

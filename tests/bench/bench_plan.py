@@ -2,8 +2,9 @@
 do.
 
 Goals are ratios of times in one run, so that they hold on any computer. The first goal compares the time of a plan with
-the time of copying the same slots. The second goal limits how much a plan's time grows if there are ten times as many
-slots. Many slots may exceed the processor's caches. If this makes a copy slower, a plan may also become slower.
+the time of copying the same slots. The second goal limits the growth of a plan's time for ten times as many slots.
+
+Many slots may exceed the processor's caches. If this makes a copy slower, a plan may also become slower.
 
 A cycle with nothing to do makes no plan; the time of the whole cycle is measured. Exits 1 if a goal is missed.
 

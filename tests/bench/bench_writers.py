@@ -47,7 +47,7 @@ os.fsync(file)'
 
 
 class Script(NamedTuple):
-    """One of the two scripts that are compared: its command line and environment."""
+    """A script that takes part in the comparison: its command line and environment."""
 
     command: list[str]
     environment: Mapping[str, str]
