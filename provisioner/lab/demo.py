@@ -1,4 +1,4 @@
-"""The demonstration on the embedded cloud: machines are requested, run, are lost and are returned.
+"""The demonstration on the embedded cloud: it requests machines, lets the cloud preempt some, and returns all.
 
 The demonstration calls the shell scripts as HostFactory does. A step succeeds only if the cloud's own state shows the
 step's effect. The status that the provisioner reports does not count.
@@ -174,7 +174,8 @@ class Demo:
             time.sleep(POLL_SECONDS)
 
     def _until_complete(self, id_: str) -> None:
-        """Poll as HF does, until the request ends. Raise StepFailed if its status is not ``complete``."""
+        """Poll the request as HF does, until the request ends. Raise StepFailed if the request does not end with the
+        status ``complete``."""
         entry: dict[str, Any] = {}
 
         def ended() -> bool:

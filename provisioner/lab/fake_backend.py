@@ -275,7 +275,7 @@ class FakeBackend:
         )
 
     def _find_strayed(self, entries: Mapping[str, Entry], sought: Mapping[str, str]) -> dict[str, Machine]:
-        """Return the sought machines that have lost their mark, by name."""
+        """Return the machines that have lost their mark and that have a name and a uid in ``sought``, by name."""
         unmarked = [entries[name] for name, uid in sought.items() if name in entries and entries[name].has_strayed(uid)]
         return {name: replace(machine, is_strayed=True) for name, machine in self.place.machines(unmarked).items()}
 
@@ -299,8 +299,8 @@ class FakeBackend:
     def _delete(self, delete: Delete) -> Mapping[str, Failure]:
         """Delete the machine with the uid that ``delete`` contains.
 
-        If ``delete`` contains no uid, delete the machine with its name. This machine must have our mark, unless
-        ``delete.is_adopted`` is true.
+        If ``delete`` contains no uid, delete the machine with the name in ``delete``. This machine must have our mark.
+        If ``delete.is_adopted`` is true, the machine may be another provider's machine, without our mark.
         """
         named = [self.place.entry(delete.name), *self.place.doubles()]
         entry = next((one for one in named if one and delete.uid in ("", one.uid)), None)

@@ -138,8 +138,8 @@ class Replay:
         return next((self._names[name] for name in _names(entry).values() if name in self._names), None)
 
     def _ask_for(self, listed: Iterable[Document]) -> None:
-        """Poll all requests once if no machine of the replay is known yet for some recorded machine in ``listed``. The
-        answers may list the replay's machine. ``listed``: the machines in a recorded call of HF."""
+        """Poll all requests of the replay once if ``listed`` contains a recorded machine that has no known counterpart
+        in the replay. The answers may name this counterpart. ``listed``: the machines in a recorded call of HF."""
         self._pair()
         if self._ids and any(self._own_name(one) is None for one in listed):
             requests = [{"requestId": new} for new in self._ids.values()]

@@ -186,7 +186,7 @@ def _intent_line(record: RequestRecord | ReturnRecord) -> Line:
 
 
 def _slot_steps(transitions: Iterable[Transition]) -> Iterator[Keyed]:
-    """Yield lines for slots that were opened, machines that first run, and machines that are gone.
+    """Yield lines for slots that were opened, machines that run for the first time, and machines that are gone.
 
     Also yield a line for each failure that keeps a machine from running.
     """

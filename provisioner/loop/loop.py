@@ -61,7 +61,7 @@ def without_collector() -> Iterator[None]:
 
 
 class Hints(Protocol):
-    """A stream of hints about machines. The stream is read only while this loop is the active loop."""
+    """A stream of hints about machines. The stream is read only while the loop of this process is the active loop."""
 
     def start(self) -> None:
         """Start to read in the background."""
@@ -140,7 +140,8 @@ class Loop:
         self.wakeups.wake(Wake.SIGNAL)
 
     def observe_now(self, source: Wake) -> None:
-        """Observe every pool at once, because something in a cloud may have changed. Safe from any thread."""
+        """Let all observers observe soon, and start a cycle, because something in a cloud may have changed. Safe from
+        any thread."""
         for observer in self._observers.values():
             observer.observe_now()
         self.wakeups.wake(source)
@@ -166,7 +167,7 @@ class Loop:
         return list(find_failures(self._last.observations)) if self._last else []
 
     def problem(self) -> str:
-        """Return the reason why the last cycle could not do its work; empty if the cycle did it."""
+        """Return the reason why the last cycle could not do its work; empty if the cycle did its work."""
         return self._last.problem if self._last else ""
 
     def _run_epoch(self, epoch: int, once: bool) -> None:

@@ -64,7 +64,7 @@ class Observer:
     def list_after(self, when: float) -> None:
         """Once loop time has reached ``when``, accept only lists that were started at ``when`` or later.
 
-        Some backends make a new list for each observation. They ignore this call.
+        The call has no effect on a backend that makes a new list for each observation.
         """
         if isinstance(self._backend, Watching):
             self._backend.list_after(when)

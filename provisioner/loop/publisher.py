@@ -102,10 +102,10 @@ class Publisher:
         return reported
 
     def settle_revised_answers(self, before: Memory, draft: Draft) -> Set[str]:
-        """Settle revised terminal answers before the revision is recorded or acted upon.
+        """Settle each revised terminal answer before the loop records the revision or acts upon it.
 
-        Return the ids for which a script has settled the former answer first. Their former answer stays, because HF has
-        it or is about to get it. Raises StateError, SupersededError.
+        If a script has already settled the former answer of a request, this answer stays, because HF has it or is about
+        to get it. Return the ids of such requests. Raises StateError, SupersededError.
         """
         revised = answers.find_revised(before, draft)
         if revised:

@@ -158,7 +158,7 @@ class Reconciler:
     def trim(self, *, dry_run: bool) -> tuple[str, ...]:
         """Remove the records that may leave the files, and return their ids. The pools are not observed.
 
-        With ``dry_run``, remove no record. Return the ids that the first pass would remove. Raises StateError.
+        With ``dry_run``, remove no record, and return the ids of the records that may leave now. Raises StateError.
         """
         now, removed = self._clock.now(), dict[str, None]()
         self._holds.read()

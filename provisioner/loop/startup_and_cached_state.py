@@ -232,8 +232,8 @@ class Startup:
         return recover_answers(memory, settled, limits, now)
 
     def _is_first(self, intent: Intent, limits: Limits) -> bool:
-        """Return True if this is the first memory: no file shows an earlier memory, and every request is within its
-        deadline."""
+        """Return True if no loop has worked on this state before: no file shows an earlier memory, HF has returned no
+        machine of a request in intent, and every request is within its deadline."""
         if self._state.memory.existed() or self._state.status.exists() or self._state.terminal_answers.ids():
             return False
         names = [name for return_request in intent.returns.values() for name in return_request.names]
@@ -300,8 +300,8 @@ class Startup:
         return rebuild_memory(recovery_inputs, inputs.limits, inputs.now, self._clock.wall(), reason)
 
     def _reported_answers(self) -> Mapping[str, Answer]:
-        """Return the settled answers. For all other requests, return the answers in status.json if the file is
-        readable."""
+        """Return the answers that HF may have read, by request: the settled answer or, if the request has none, the
+        answer in status.json. If status.json cannot be read, return only the settled answers."""
         try:
             published = self._state.status.read_all()
         except (StateMissing, StateUnreadable):

@@ -345,7 +345,7 @@ class Orphans:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Hosts on which HF's lists and the provisioner disagree."""
+    """Hosts about which HF's lists and the provisioner disagree."""
 
     unlisted: Mapping[str, float] = field(default_factory=dict)
     """Machines that were reported to HF and that HF's lists have not named for an hour. Each machine has the moment

@@ -150,8 +150,8 @@ class SkeletonBackend:
         return run_calls(calls, workers=4, may_start=may_start)
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the observation shows the job as ours. Such a job has our mark. If it has lost the mark,
-        ``sought`` contains the job's name and uid."""
+        """Return True if the observation shows the job as ours. Either the job has our mark, or ``sought`` contains its
+        name and uid, because the job was ours before it lost the mark."""
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:

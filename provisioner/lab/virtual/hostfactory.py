@@ -178,10 +178,10 @@ class Grid:
             self.asked += len(some)
 
     def _settle_idle(self, template: str, surplus: int) -> None:
-        """Return those machines of a template that have been unwanted for ``idle_minutes`` and that may be returned
-        now.
+        """Make return requests for those machines of a template that have been unwanted for ``idle_minutes`` and that
+        may be returned now.
 
-        The oldest machines are unwanted. ``surplus``: their number.
+        The oldest machines are unwanted. ``surplus``: the number of unwanted machines.
         """
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]

@@ -32,7 +32,7 @@ class Goal(NamedTuple):
 
 
 class ReasonGoal(NamedTuple):
-    """The goal that each run of a scenario reports a class of failure as a reason for missing machines."""
+    """A goal of a scenario: each run must report a certain class of failure as a reason for missing machines."""
 
     reason: str
     seeds: int

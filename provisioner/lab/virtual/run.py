@@ -71,7 +71,7 @@ class Controller(Protocol):
 
 
 class Stage:
-    """The parts of a run without its controller: the ``World``, the places and the ledger."""
+    """All parts of a run except its controller: the ``World``, the places and the ledger."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario

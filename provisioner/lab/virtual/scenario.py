@@ -38,7 +38,8 @@ PROVISIONER = "virtual"
 
 
 class ObservationMode(StrEnum):
-    """The kinds of observations of a pool."""
+    """Modes in which a pool is observed. In every mode except ``complete``, an observation fails, lacks machines or
+    shows an old state."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -209,7 +210,7 @@ class HostFactory(Section):
 
 
 class Act(StrEnum):
-    """The kinds of events that happen at one moment."""
+    """Acts: events that happen at one moment, unlike changes of settings, which can last."""
 
     PREEMPT = "preempt"
     """The place takes away ``share`` of the running machines."""

@@ -77,8 +77,8 @@ class Capacity:
     def _count(self, template: str, there: list[Slot], trials: Set[tuple[str, str]]) -> None:
         """Count those slots of one request whose machines may exist.
 
-        ``trials``: pairs of pool and template whose window early losses have closed. In such a pair, running machines
-        that were requested since then also count as probes.
+        ``trials``: pairs of pool and template that back off because of early losses. In such a pair, a machine that
+        was requested since the back-off began counts as a probe even while it runs.
         """
         self.desired[template] += sum([slot.verdict in DESIRED for slot in there])
         for slot in there if trials else [slot for slot in there if slot.ran_at is None]:
@@ -151,7 +151,7 @@ class Capacity:
         return True
 
     def is_pausing(self, slot: Slot, template: str) -> bool:
-        """Return whether an unsent create waits for its own pool instead of another pool.
+        """Return whether an unsent create waits for its own pool, so that no other pool gets the machine.
 
         The create waits while calls to the pool are under way. The create also waits while the pool backs off only
         because calls were throttled or unanswered. This second wait lasts at most ``spill_after_seconds``.

@@ -1,7 +1,7 @@
 """Fair order: the order in which the plan serves requests, and the order in which it sends creates.
 
-* Templates take turns to send one create each to a pool. Each template has its own windows. A pool may have a cap over
-  all templates. The template whose request has waited longest then gets what the cap still allows.
+* Templates take turns to send one create each to a pool. Each template has its own windows. If a pool
+  has a cap over all templates, the template whose request has waited longest gets what the cap still allows.
 * Within a template, the oldest and the smallest request take turns. Neither age nor size can therefore starve a
   request.
 """
@@ -33,8 +33,9 @@ def _oldest_read_at(records: list[RequestRecord]) -> float:
 def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
     """Return the open requests of one template in the order in which they are served.
 
-    The oldest comes first, unless the template's last create was for the oldest waiting request. In that case the
-    smallest comes first, so that both take turns.
+    The oldest request comes first, unless the template's last create was for the oldest request that still lacks a
+    create. In that case the smallest request comes first, so that the oldest and the smallest take turns. Without any
+    create so far, the smallest comes first, too.
     """
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:

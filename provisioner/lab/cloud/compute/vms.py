@@ -2,7 +2,8 @@
 
 Fault modes. Targets: the VM's name, its MIG, its zone.
 
-* ``stuck_provisioning``: the VM stays PROVISIONING for ever, or in another ``status`` (STAGING)
+* ``stuck_provisioning``: the VM never runs. It stays PROVISIONING or, if ``status`` is STAGING, becomes STAGING and
+  stays so
 * ``stuck_stopping``: a deleted VM stays STOPPING for ever
 * ``no_ip``: the internal IP is shown only ``seconds`` (30) after RUNNING
 * ``no_address``: the VM has an IPv6 address but no IPv4 address, as in a subnet that is IPV6_ONLY
@@ -69,7 +70,8 @@ class Shelf:
         return self._documents.get(name)
 
     def after(self, name: str, lag: float = 0.0) -> Iterator[tuple[str, Document]]:
-        """Return all documents after ``name`` as they were ``lag`` seconds ago, in order of names."""
+        """Yield the documents whose names sort after ``name``, in the order of names, as they were ``lag`` seconds
+        ago."""
         if lag > 0:
             documents = self._past(self._world.now - lag)
             names = sorted(documents)
@@ -337,8 +339,8 @@ class Vms:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return an internal IP. If a VM of another name has released an address, return it, as real subnets do.
-        Otherwise return a new address."""
+        """Return the free internal IP that was released first, as real subnets do. If no released IP is free, or if a
+        VM of the same name released this IP, return a new IP."""
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1
