@@ -139,7 +139,7 @@ class FakePlace:
         """Machines that have the same name as another machine, by uid."""
         self._numbers = count(1)
         self.wakes: list[Callable[[], None]] = []
-        """Functions that are called when a machine appears or vanishes."""
+        """Functions that are called when a machine is made or its delete begins."""
 
     def entries(self) -> dict[str, Entry]:
         """Return all machines by name. Of several machines with one name, return the first."""
@@ -177,7 +177,7 @@ class FakePlace:
 
     def create(self, name: str, mark: Mark | None) -> Entry:
         """Make a machine. If a machine with this name and this mark exists, return that machine. Raises BackendError if
-        the place has no room, or if another machine has the name."""
+        the place has no room, or if the name belongs to another machine or to a machine that is being deleted."""
         chance = random.Random(f"{self._pool.seed} {name}")
         if chance.random() < self._pool.refused:
             raise BackendError(ErrorClass.STOCKOUT, "The place has no room for this machine.")

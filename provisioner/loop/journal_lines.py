@@ -134,8 +134,8 @@ class History:
         self._paused = paused
 
     def _window_lines(self, change: WindowChange) -> Iterator[Keyed]:
-        """Yield a line if a window has halved or doubled. Also yield a line if its pool has started or stopped backing
-        off."""
+        """Yield a line if a window has halved or doubled since its last line. Also yield a line if the window has
+        started or stopped backing off."""
         key, window = (change.pool, change.template), change.window
         before = self._windows.setdefault(key, change.before or Window(window.window))
         if _is_notable(before, window):
@@ -244,8 +244,7 @@ def _merged(changes: Iterable[WindowChange]) -> Iterable[WindowChange]:
 
 
 def _is_notable(before: Window, window: Window) -> bool:
-    """Return True if the window has halved or doubled. Also return True if its pool has started or stopped backing
-    off."""
+    """Return True if the window has halved or doubled, or if it has started or stopped backing off."""
     turned = (before.level > 0) != (window.level > 0)
     return turned or 2 * window.window <= before.window or window.window >= 2 * before.window
 

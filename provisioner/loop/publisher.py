@@ -58,7 +58,9 @@ class Publisher:
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()
-            except StateError:  # Without holds, which may be new, their losses are journaled twice rather than never.
+            except StateError:
+                # The losses by holds are left out, so the journal may name them twice. If they were included, the
+                # journal could lack the losses by a new hold.
                 lost = answers.find_losses(memory, activity, now)
             self._status = PublishedStatus(answers.render_answers(memory, {}, limits.prefix), lost, {})
 

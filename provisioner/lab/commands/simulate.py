@@ -125,8 +125,8 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _runs(options: argparse.Namespace, chosen: Mapping[str, Chosen]) -> list[Run]:
-    """Return the runs, ordered by scenario, so that the command can draw the picture of a scenario as soon as all runs of the
-    scenario have ended."""
+    """Return the runs, ordered by scenario, so that the command can draw the picture of a scenario as soon as all its
+    runs have ended."""
     from provisioner.lab.virtual.parallel_runs import CONTROLLERS, Run
 
     controllers = list(CONTROLLERS) if options.baselines and not options.compare else list(CONTROLLERS)[:1]

@@ -111,7 +111,7 @@ class Vm:
     started: float | None = None
     stopped: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Metadata from the VM's per-instance config. The VM has them in addition to the metadata of every member."""
+    """Metadata from the VM's per-instance config. They are added to the metadata that every member of the MIG has."""
     is_ip_shown: bool = False
     is_ipv6_only: bool = False
     doomed: bool = False
