@@ -187,7 +187,7 @@ class Reconciler:
             self._state.forget_release()
 
     def _keep_memory(self, now: float, *, lost: bool) -> None:
-        """Record memory, because `recover` rebuilds intent from it. Latch the brake if intent is lost."""
+        """Record memory, from which `recover` rebuilds lost or unreadable intent. Latch the brake if intent is lost."""
         if lost and self.memory is None:
             self.memory = self._startup.without_intent(self.limits, now)
         if (memory := self.memory) is not None:

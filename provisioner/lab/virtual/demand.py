@@ -67,7 +67,7 @@ class DemandService(Provisioner):
 
     def _round(self) -> None:
         """Let the grid make its calls. Then record in the ledger which machines have work. A running machine gets a job
-        at once, even if its request has not ended yet."""
+        at once, even if the request of the machine has not ended yet."""
         super()._round()
         wanted = self.grid.wanted
         working = [one for template in wanted for one in self.grid.running(template)[: wanted[template]]]

@@ -17,7 +17,7 @@ def levels_of(events: Sequence[Event], template: str | None) -> Levels:
     ``template``: the template that counts; None for all templates.
 
     Requests increase the number, and returns decrease it. Refused calls do not count. A trace does not show that a
-    machine has failed. If HF requests another machine in place of a failed one, both machines therefore count.
+    machine has failed. If HF requests a replacement, both machines therefore count.
     """
     recording = _Recording()
     levels: dict[float, int] = {}

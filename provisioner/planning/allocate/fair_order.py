@@ -34,8 +34,8 @@ def _order_requests(records: list[RequestRecord]) -> list[RequestRecord]:
     """Return the open requests of one template in the order in which they are served.
 
     The oldest request comes first, unless the template's last create was for the oldest request that still lacks a
-    create. In that case the smallest request comes first, so that the oldest and the smallest take turns. Without any
-    create so far, the smallest comes first, too.
+    create. In that case the smallest request comes first, so that both take turns. Before the template's first
+    create, the smallest comes first, too.
     """
     by_age = [record for record in records if record.ended is None]
     if len(by_age) < 2:
