@@ -123,7 +123,8 @@ def _last_line(report: pytest.TestReport) -> str:
 
 @pytest.fixture(params=EACH)
 def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Switches:
-    """Return the undocumented behaviours of simulated Compute Engines during the test, unless the test sets them."""
+    """Set the switches of undocumented behaviours. During the test, each simulated Compute Engine has these switches by
+    default. Return the switches."""
     if request.param:
         assume(ASSUMED[request.param], monkeypatch)
     return Switches()
@@ -131,8 +132,8 @@ def switches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Give all tests that are skipped for lack of a cluster or an emulator the same place, so that they are one line of
-    the summary."""
+    """Report the same file and line for all tests that are skipped because a cluster or an emulator is missing. The
+    summary then shows these tests in one line."""
     report = yield
     lacking = (NO_CLUSTER, pubsub_emulator.NO_EMULATOR)
     if report.skipped and isinstance(report.longrepr, tuple) and report.longrepr[2].endswith(lacking):

@@ -192,7 +192,8 @@ def old_file_is_put_back(stage: Stage, chance: random.Random) -> str:
 
 
 def damaged(stage: Stage, chance: random.Random, damage: Callable[[Path], None]) -> str:
-    """Damage status.json, memory.json or both, while a loop runs or while it does not."""
+    """Damage status.json, memory.json or both. In half of the cases, first kill every loop, so that no loop runs
+    meanwhile."""
     names = chance.choice([["status.json"], ["memory.json"], ["status.json", "memory.json"]])
     alone = chance.random() < 0.5
     stage.ledger.memory_made_again |= "memory.json" in names
@@ -263,8 +264,8 @@ def rate_of(mode: str, chance: random.Random) -> float:
 
 
 def target_of(mode: str, chance: random.Random) -> str:
-    """Return the places that the fault hits. In three of four cases a throttling hits only pods, because Compute leaves
-    a group alone for a minute after it."""
+    """Return the target of the fault. In three of four cases, the fault ``throttled`` spares groups, because a
+    throttled group gets no calls for a minute."""
     return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 

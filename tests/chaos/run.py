@@ -25,7 +25,7 @@ OPERATOR_SECONDS = 2.0
 
 
 class Run:
-    """``with Run(seed) as run``: a world at work. ``program``: the module that is run as loop."""
+    """A world at work during ``with Run(seed) as run``. ``program``: the words of the command that starts the loop."""
 
     acts = ACTS
     """The disturbances, apart from faults of the cloud."""
@@ -74,7 +74,7 @@ class Run:
         play(programme(self.seed, seconds, self.acts), self.stage, self.seed, self.note, lambda: not self.broken())
 
     def heal(self) -> None:
-        """End all faults. HF makes no more requests."""
+        """End all faults, and let HF make no more requests."""
         self.note("all is healed")
         self.hf.wants = False
         self.arena.faults()
@@ -118,7 +118,8 @@ class Run:
         self.note("a law is broken" if self.broken() else f"is {what}")
 
     def _delete_abandoned(self) -> None:
-        """Delete our instances that run and were taken out of their group. `status` tells an operator to do this."""
+        """As an operator, delete our instances that still run although they were taken out of their group. `status`
+        asks an operator to do this."""
         for one in self.arena.cloud():
             if one["kind"] == "mig" and not one["pool"] and one["phase"] == "running" and is_ours(one["name"], {}):
                 self.arena.compute("DELETE", f"instances/{one['name']}")

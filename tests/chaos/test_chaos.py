@@ -37,7 +37,8 @@ def test_the_laws_hold_whatever_happens(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.timeout(400)
 def test_a_loop_that_breaks_a_law_on_purpose_is_found_out() -> None:
-    """Expect a breach in one of four runs. A run with a breach ends at once. Three runs may find no breach."""
+    """Play up to four runs with a broken loop, and stop after the first run that finds the breach. The test fails only
+    if none of the four runs finds the breach."""
     for seed in (5, 6, 7, 8):
         with Run(seed, ("tests.chaos.broken_loop", "slot_numbers_are_used_again")) as run:
             run.disturb(60.0)

@@ -44,7 +44,8 @@ LAST = {"Pods": 3, "Vms": 2, "Both": 1}
 
 
 class Site(Arena):
-    """The embedded cloud with a loop and a demand service. A supervisor restarts loop and service after their ends."""
+    """The embedded cloud with a loop and a demand service. A supervisor restarts the loop and the service whenever they
+    have ended."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

@@ -53,6 +53,6 @@ class KubeGrid(Grid):
         return int(self.metric("hf_provisioner_cycles_total"))
 
     def shown(self) -> str:
-        """Return an empty text. A process could not read the state, because the API server exists only in this
-        process."""
+        """Return an empty text in place of the output of `provisioner status`. As a separate process, `status` could
+        not read the state, because the API server exists only in this process."""
         return ""

@@ -1,4 +1,4 @@
-"""Cases 96 to 100: from one end to the other."""
+"""Cases 96 to 100: the whole life of machines, a restart of HF, an upgrade, a wrong clock, and recorded documents."""
 
 from __future__ import annotations
 

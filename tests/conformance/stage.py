@@ -131,7 +131,7 @@ class Instance(InProcess):
     # --- the loop -----------------------------------------------------------------------------------------------------
 
     def start_loop(self) -> None:
-        """Start ``provisioner run`` without its signals."""
+        """Start the loop of ``provisioner run`` in a thread of this process, without handlers of signals."""
         endpoints = {
             "KUBECONFIG": str(self.simulator.kubeconfig),
             "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute,

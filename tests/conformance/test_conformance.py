@@ -80,7 +80,8 @@ def _named(number: int, condition: str) -> str:
 
 @pytest.fixture
 def cloud() -> Iterator[Simulator]:
-    """Yield a cloud for one run of a case. A case runs in several ways, and runs again after a failure."""
+    """Yield a new cloud for each run of a case. A case needs several clouds, because it runs in several ways, and again
+    after a failure."""
     with stage() as simulator:
         yield simulator
 

@@ -60,8 +60,8 @@ class CommandPlace(Place):
         return backend if self.settings.has_marks else None
 
     def needs_marks(self, name: str = "") -> None:
-        """Skip a test if it needs marks and the list shows no marks. A test needs them if only a mark distinguishes
-        other jobs from ours."""
+        """Skip a test if only marks could distinguish our jobs from other jobs, but the scheduler's list shows no
+        marks. ``name``: the name of the other job. A name of another form than ours needs no mark."""
         if not self.settings.has_marks and (not name or name_pattern(PREFIX).fullmatch(name)):
             pytest.skip("the place shows no marks")
 
@@ -205,7 +205,8 @@ class LanciumPlace(FakePlace):
         super().until_gone(name)
 
     def delete(self, name: str, uid: str = "", *, force: bool = False, adopted: bool = False) -> Outcome:
-        """Delete a machine. If ``adopted`` is set, delete it twice, as the plan repeats deletes. The second delete
-        removes the record of the ended machine."""
+        """Delete a machine. Delete an adopted machine twice, because the loop also repeats deletes. The first delete
+        ends the machine, and the second one removes its record. ``adopted``: the machine has another provisioner's
+        identity."""
         outcome = super().delete(name, uid, force=force, adopted=adopted)
         return super().delete(name, uid, force=force, adopted=adopted) if adopted else outcome

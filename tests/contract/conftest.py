@@ -65,8 +65,8 @@ INDIFFERENT = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test in every place. Run it also on groups with one undocumented behaviour flipped, unless such
-    behaviour makes no difference to the test."""
+    """Run each test in every place. A test whose result may depend on undocumented behaviours of groups also runs on
+    groups in which one such behaviour is flipped."""
     if "place" in metafunc.fixturenames:
         flipped = [] if metafunc.function.__name__ in INDIFFERENT else FLIPPED
         metafunc.parametrize("place", [*UNFLIPPED, *flipped], indirect=True)
@@ -133,7 +133,7 @@ def cell() -> Iterator[grid_engine.GridEngine]:
 
 
 def ray_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Yield the jobs of the tests' Ray."""
+    """Yield a pool of jobs on the Ray cluster that the tests share."""
     from tests.contract.ray_place import RayPlace, RayProxy
 
     head = request.getfixturevalue("ray_head")

@@ -1,4 +1,5 @@
-"""Places in memory for the contract suite: the fake's, or a place of a kind that is built on the fake."""
+"""Places in memory for the contract suite: the place of the fake backend, and places of kinds that are built on the
+fake backend."""
 
 from __future__ import annotations
 

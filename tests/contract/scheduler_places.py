@@ -301,8 +301,8 @@ def pilot(directory: Path) -> str:
 
 
 def as_user(user: str) -> list[str]:
-    """Return the beginning of a command line that runs the rest as another user. Return an empty list if the tests do
-    not run as root."""
+    """Return the first words of a command line that runs the other words as another user. Return an empty list if the
+    tests do not run as root."""
     if os.geteuid() != 0:
         return []
     return [shutil.which("setpriv") or "setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]

@@ -1,4 +1,4 @@
-"""Three clients of Google's that use the same simulator with the same results."""
+"""Three client libraries of Google get the same results from the same simulator."""
 
 from __future__ import annotations
 

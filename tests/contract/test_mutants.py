@@ -104,7 +104,8 @@ class UidWithoutTheTimeOfSubmission(Altered):
 
 
 def number(uid: str) -> str:
-    """Return the first part of a uid. A later machine can have the same first part."""
+    """Return the part of a uid before ``-submitted-later``. The uid of a later machine with the same name may begin
+    with the same part."""
     return uid.partition("-submitted-later")[0]
 
 

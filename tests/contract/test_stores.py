@@ -506,7 +506,8 @@ def test_a_release_is_asked_once(script: ScriptState, store: Store) -> None:
 
 
 def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: ScriptState, store: Store) -> None:
-    """Before asking again, an operator may have restored lost requests that the loop has not read yet."""
+    """If an operator asks for a second release while the loop carries out the first, the loop must not forget the
+    second. Before asking, the operator may have restored lost requests that the loop has not read yet."""
     ask(script)
     loop = store.loop()
     lead(loop)

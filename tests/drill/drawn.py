@@ -24,8 +24,8 @@ PROCESSES = (incidents.ended, incidents.gone, incidents.hangs, incidents.stopped
 
 
 def capacity(chance: random.Random) -> Incident:
-    """Return an incident: a place has no room, or its quota is used up. The place may still make some machines
-    before."""
+    """Return an incident: a place has no room, or its quota is used up. A group may still make up to two machines
+    before the fault begins."""
     ask, pool, place = chance.choice(SIDES)
     full = [("stockout", {}), ("quota", {})]
     if pool == GKE:

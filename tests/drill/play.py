@@ -80,7 +80,8 @@ class Seen:
         ]
 
     def wrong_steps(self, incident: Incident) -> list[str]:
-        """Return a text about the wrong step that the first screen offers. If it offers none, return an empty list."""
+        """Return a list with a text about the wrong step that the first screen offers. The list is empty if the screen
+        offers none."""
         offered = re.search(incident.wrong, self.screen) if incident.wrong else None
         return [f"a wrong step is offered: {offered[0]}"] if offered else []
 
@@ -181,8 +182,8 @@ def _series(seen: Seen) -> list[dict[str, str]]:
 
 
 def _steady(name: str, value: float | None, scraped: float, *, at: int, steps: int, grows: bool) -> str:
-    """Return promtool's notation of a value that begins at second ``at``. The value stays the same. With ``grows``, a
-    time or a number of cycles grows."""
+    """Return the samples of one value from second ``at`` on, in promtool's notation. The value stays the same. Only
+    with ``grows``, a timestamp or a number of cycles increases."""
     if value != value:
         value = None  # a gauge without a value fires as little as a missing one
     if value is None:

@@ -124,7 +124,7 @@ class Site(Instance):
         return {"KUBECONFIG": str(self.simulator.kubeconfig), "PROVISIONER_COMPUTE_ENDPOINT": self.simulator.compute}
 
     def run_service(self, service: Service) -> None:
-        """Run this service as the site's loop. The previous loop has ended."""
+        """Run this service as the site's loop. Call this only after the previous loop has ended."""
         self._service = service
         self._thread = threading.Thread(target=service.run, name="loop")
         self._thread.start()
@@ -144,7 +144,7 @@ class Site(Instance):
             return ""
 
     def during(self, context: Any) -> Any:
-        """Enter a context, which is left when the site ends."""
+        """Enter a context. The context is left when the site ends."""
         return self._end.enter_context(context)
 
     # --- what operators see -------------------------------------------------------------------------------------------

@@ -605,7 +605,8 @@ def test_sigterm_ends_a_loop_that_hangs_in(tmp_path: Path, cloud: Any, hang: str
 
 
 def test_the_bound_of_a_response_is_the_same_for_all_clients() -> None:
-    """Only the module of connections may make pools and sessions, because only there they get a bound."""
+    """Only the module of connections may make connection pools and HTTP sessions, because it limits the size of each
+    response."""
     makers = re.compile(r"\b(requests\.Session\(|PoolManager\(|HTTPAdapter\(|urlopen\(\s*[\"']http)")
     found = [
         f"{path.relative_to(ROOT)}: {line.strip()}"

@@ -167,7 +167,8 @@ def spec(tmp_path: Path) -> Path:
 def observations(
     backend: Any, alter: Callable[[Callable[[Any], Any]], None], changed: Callable[[Any], Any]
 ) -> Iterator[Any]:
-    """Observe unchanged documents once and changed documents twice. Yield the observations that succeeded."""
+    """Observe a server once with unchanged documents and twice with changed documents. Yield the observations that
+    succeeded."""
     for number, change in enumerate((copy.deepcopy, changed, changed)):
         alter(change)
         with suppress(BackendError):

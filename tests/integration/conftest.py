@@ -1,5 +1,5 @@
-"""Fixtures: a machine, and an embedded Kubernetes cluster that all tests of a module share. A module may define another
-``shared``."""
+"""Fixtures: a machine, and an embedded Kubernetes cluster that all tests of a module share. A module may replace the
+cluster by its own fixture ``shared``."""
 
 from __future__ import annotations
 

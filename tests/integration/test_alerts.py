@@ -48,8 +48,8 @@ def rules() -> list[dict[str, Any]]:
 
 @dataclass
 class Process:
-    """A process as Prometheus sees it. Each field has two words for ``steps``: the values before ``FELL``, and the
-    values from then on."""
+    """A process as Prometheus sees it. Each of ``up``, ``active`` and ``cycles`` has two words, which ``steps`` reads:
+    the values before ``FELL``, and the values from then on."""
 
     instance: str
     provisioner: str

@@ -97,14 +97,14 @@ def served(answer: Answer) -> Iterator[ThreadingHTTPServer]:
 
 
 def token(_path: str, form: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of Google's STS to a token of the bank's own issuer."""
+    """Check that the request has the token of the bank's own issuer. Return what Google's STS would respond."""
     assert form["subject_token"] == ["of-the-bank"], form
     kind = "urn:ietf:params:oauth:token-type:access_token"
     return {"access_token": "federated", "issued_token_type": kind, "token_type": "Bearer", "expires_in": 3600}
 
 
 def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of Google's IAM to a caller that may act as the account."""
+    """Return what Google's IAM responds to a caller that may act as the account."""
     if path.endswith("/allowedLocations"):
         return {"locations": [], "encodedLocations": "0x0"}
     assert path == GENERATE, path
@@ -114,7 +114,7 @@ def generated(path: str, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def denied(_path: str, _document: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of Google's IAM if the role roles/iam.workloadIdentityUser is not bound."""
+    """Return what Google's IAM responds if the role roles/iam.workloadIdentityUser is not bound."""
     words = "Permission 'iam.serviceAccounts.getAccessToken' denied on resource (or it may not exist)."
     return {"error": {"code": 403, "message": words, "status": "PERMISSION_DENIED"}}
 
@@ -171,7 +171,7 @@ class Bank:
         file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
     def is_the_account(self) -> None:
-        """Add the service account to the federation's configuration, so that the loop acts as this account."""
+        """Let the loop act as the service account: add this account to the federation's configuration."""
         self.federation(service_account_impersonation_url=f"https://{IAM}{GENERATE}")
 
     @contextmanager

@@ -1,5 +1,5 @@
-"""The six compute classes. Each class has a template whose pods select the class. The pods have the content of their
-files."""
+"""The six compute classes. Each class has a template whose pods select the class. A pod that is made has all fields of
+its pool's pod spec file."""
 
 from __future__ import annotations
 

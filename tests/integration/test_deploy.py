@@ -1,4 +1,5 @@
-"""The deployment kit. The tool that will read a file reads it here, too. Each file asks only for permitted rights."""
+"""The deployment kit. Each file is read by the tool that also reads it at a site. Each file asks only for permitted
+rights."""
 
 from __future__ import annotations
 

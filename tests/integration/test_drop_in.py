@@ -63,7 +63,8 @@ LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0
 
 
 class Moved(Instance):
-    """A provider instance of the two that Google's installer makes below HF_TOP."""
+    """A provider instance of a site that used Google's connector. Google's installer makes two such instances below
+    HF_TOP."""
 
     def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
         super().__init__(top / "unused", cloud, place, instance=instance)
