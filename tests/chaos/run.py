@@ -25,7 +25,8 @@ OPERATOR_SECONDS = 2.0
 
 
 class Run:
-    """A world at work during ``with Run(seed) as run``. ``program``: the words of the command that starts the loop."""
+    """A world at work during ``with Run(seed) as run``. ``program``: the module that is run as the loop, and its first
+    arguments."""
 
     acts = ACTS
     """The disturbances, apart from faults of the cloud."""

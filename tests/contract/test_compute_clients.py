@@ -1,4 +1,4 @@
-"""Three client libraries of Google get the same results from the same simulator."""
+"""Google's clients, two libraries and gcloud, get the same results from the same simulator."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Run the gate. ``python -m tests.gate all`` runs every stage (make test-all), and ``ci`` the stages that a change
 needs (.ci/run).
 
-Each stage is a make target. Its output is shown while it runs. The output of a stage that runs in the background, beside
-other stages, is shown at its end. ``build/gate`` has a copy of each output. After ``all`` without uncommitted changes,
-``.ci/complete-run.json`` records the run.
+Each stage is a make target. Its output is shown while it runs. The output of a stage that runs in the background,
+beside other stages, is shown at its end. ``build/gate`` has a copy of each output. After ``all`` without uncommitted
+changes, ``.ci/complete-run.json`` records the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""``provisioner demand`` with the real scripts: a step, a step without effect, the right to act, and metrics."""
+"""``provisioner demand`` with the real scripts: a step, a dry run, the lock or lease that lets only one service act,
+and metrics."""
 
 from __future__ import annotations
 

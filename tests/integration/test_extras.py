@@ -1,5 +1,5 @@
-"""The installed packages are those that our modules import. The scripts need only one package. A program that lacks a
-package names the extra to install."""
+"""The packages that pip installs are exactly those that our modules import. The scripts need only one package. If a
+package is missing, the program names the extra to install."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def results(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def stays(site: VirtualSite, answer: dict[str, Any]) -> bool:
-    """Return True if HF would still get the same answer. A law says that a terminal answer never changes."""
+    """Return True if the site still gives HF exactly this answer. A law says that a terminal answer never changes."""
     return site.answer(answer["requestId"]) == answer
 
 
@@ -560,7 +560,8 @@ def test_f16_a_pool_that_is_given_another_mig_loses_no_machine(tmp_path: Path) -
 
 
 def test_f14_a_lost_memory_is_not_made_again_from_a_list_that_lacks_what_runs(site: VirtualSite) -> None:
-    """Otherwise the loop would report the machines that are missing in the list as lost, and delete them later."""
+    """If the loop rebuilt memory from an incomplete list, it would report the machines that the list lacks as lost, and
+    delete them later."""
     answer = site.asked(3)
     (Path(site.hf.path) / "memory.json").unlink()
     site.restart()

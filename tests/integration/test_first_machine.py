@@ -285,7 +285,8 @@ class Walk(ScratchHost):
         return {machine["name"]: machine["kind"] for machine in self._simulator.state()["machines"]}
 
     def joins(self, spec: dict[str, Any]) -> None:
-        """Check that a pod with this spec becomes ready. Its entry point must have joined before."""
+        """Start a machine from this pod spec, and check that it becomes ready. The machine's probe succeeds only after
+        the entry point has joined."""
         directory = self._directory / f"machine-{len(list(self._directory.iterdir()))}"
         directory.mkdir()
         machine = Machine(directory)
@@ -337,7 +338,8 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 
 
 def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
-    """Only a grid with pods needs these blocks. A reader whose grid has only instances leaves them out."""
+    """The text before a block that only a grid with pods needs must mention pods. A reader whose grid has only
+    instances then leaves the block out."""
     parts = re.split(r"```(?:sh)?\n", PAGE)
     parts_of_pods = [
         parts[i - 1].strip().split("\n\n")[-1] for i in range(1, len(parts), 2) if PODS_ALONE.search(parts[i])
@@ -386,8 +388,8 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """Run lines and return the output. If the lines ask for a state, repeat them until it is reached: the loop runs, or
-    a request has ended."""
+    """Run lines of the page, and return the output. Repeat lines that show a state until the loop runs, the request is
+    complete, or the machine's timeline has ended."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"

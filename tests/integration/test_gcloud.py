@@ -149,7 +149,8 @@ def _run_one(simulator: Simulator, spec: MigSpec) -> None:
     ],
 )
 def test_gcloud_finds_by_its_own_filters(tmp_path: Path, command: str, names: list[str]) -> None:
-    """gcloud sends filters with backslashes in quotes: ``region eq ".*\\bus\\-central1\\b.*"``."""
+    """The simulator must understand filters as gcloud sends them, with backslashes in quotes:
+    ``region eq ".*\\bus\\-central1\\b.*"``."""
     with Simulator(migs=[SPEC, REGIONAL], conditions=Conditions.of(timings=AT_ONCE)) as simulator:
         done = Gcloud(simulator, SPEC, tmp_path).run(f"{command} --format=value(name)")
         assert done.stdout.split() == names, done.stderr

@@ -658,8 +658,8 @@ def test_pools_of_one_server_list_unknown_pods_together_no_faster_than_it_bears(
 
 
 def test_a_pod_of_an_unknown_pool_is_not_gone(bench: Bench) -> None:
-    """Expect a name collision. Only the pod's own pool may delete the pod, and its loss must not be reported to
-    HostFactory."""
+    """A pod of our name whose label names an unknown pool is a name collision. Only the pod's own pool may delete the
+    pod, and its loss must not be reported to HostFactory."""
     create(bench.backend(name="former"), 1)
     asked = bench.backend().observe(0.0, dict.fromkeys([name(1)], ""))
     assert (asked.foreign, asked.name_collisions) == (frozenset(), {name(1)})

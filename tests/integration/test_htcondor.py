@@ -135,7 +135,8 @@ def test_a_template_counts_as_what_its_machines_really_have(pool: CondorPool) ->
 
 
 def test_the_real_size_of_machines_is_known_after_their_return(pool: CondorPool) -> None:
-    """Otherwise a machine would be requested and returned again and again, for a job that the machine cannot run."""
+    """The source must remember the real size of returned machines. Otherwise a machine would be requested and returned
+    again and again, for a job that the machine cannot run."""
     read = source().read
     pool.has([slot("m1", memory=7000)], ap1=[job(1, 8000)])
     assert dict(read(fleet(m1="Small")).wanted) == {"Large": 1}

@@ -90,7 +90,8 @@ def test_the_base_is_pinned_by_digest_and_runs_a_python_that_the_package_takes()
 
 
 def test_the_base_is_named_in_one_place() -> None:
-    """A second place could keep an old base. A site chooses the base of its worker image, so there is no default."""
+    """The base of the loop's image is named only in its Dockerfile, because a second place could keep an old base. The
+    machine's Dockerfile names no base, because a site chooses it."""
     (ours,) = re.findall(r"(?m)^ARG BASE=(\S+)$", (DOCKER / "Dockerfile").read_text())
     texts = [ROOT / "Makefile", ROOT / "README.md", *(ROOT / ".ci").iterdir(), *(ROOT / "docs").glob("*.md")]
     texts += [path for path in (ROOT / "deploy").rglob("*") if path.suffix in ("", ".sh", ".yaml", ".tf", ".spec")]
@@ -179,7 +180,8 @@ OPTIONS = "--quiet --no-cache --isolation chroot"
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Return the certificate authority of registry and package index. This host does not trust it."""
+    """Return the certificate authority that signed the certificates of the registry and the package index. This host
+    does not trust the authority."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 

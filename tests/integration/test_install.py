@@ -218,8 +218,8 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 
 @pytest.mark.slow
 def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, root: Path) -> None:
-    """install.sh must use the next Python. The first one may lack a library, or pyenv may have its name without a
-    version."""
+    """If the newest Python on the host does not start, install.sh must use another one. The newest may lack a library,
+    or it may be a shim of pyenv without a version behind it."""
     bundle = shutil.copytree(small_bundles.old, root.parent / "two-pythons")
     (bundle / "PYTHONS").write_text(f"{python_version()} 3.99\n")
     sealed(bundle)
@@ -365,7 +365,8 @@ def layout(prefix: Path) -> tuple[str, ...]:
 def test_killed_at_any_change_the_old_version_or_the_new_one_runs_and_a_rerun_goes_on(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """Different kills can leave the same files. Run install.sh again only once for each set of files."""
+    """Kills at different changes can leave the same files. To save time, run install.sh again only once for each set of
+    files."""
     old, new = small_bundles
     done(old, "--scripts-only", root=root)
     prefix, kept = root / PREFIX, root.parent / "kept"

@@ -1,5 +1,5 @@
-"""The life of an installation of real bundles: it rents machines, is upgraded, rolled back and removed. Also
-installations of scripts alone."""
+"""The life of an installation of real bundles: it rents machines, is upgraded, rolled back and removed. Other tests use
+installations of scripts without a loop."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
 def test_scripts_without_a_loop_work_with_one_of_another_installation(
     bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path
 ) -> None:
-    """The loop runs from the clone. At a real site, the loop may be a pod in the same way."""
+    """The loop runs from the clone. It stands for a loop in another installation, for example in a pod."""
     done(bundles.new, "--scripts-only", root=root)
     with Instance(tmp_path, cloud, SPACE, instance="demo") as hf:
         configure(hf)

@@ -220,8 +220,8 @@ def test_certificates_as_text_may_have_comments_of_any_language(access: Access, 
 def test_certificates_that_cannot_be_used_are_named(
     authority: Authority, access: Access, server: Scripted, tmp_path: Path
 ) -> None:
-    """Such a call must not be repeated, because it would fail again. OpenSSL must not ask on the terminal for the
-    password of a key."""
+    """A call with an unusable certificate or key must not be repeated, because it would fail again. If a key has a
+    password, OpenSSL must not ask for it on the terminal."""
     key, certificate = authority.signed("scripts")
     (tmp_path / "crt").write_bytes(certificate)
     locked = load_pem_private_key(key, None).private_bytes(

@@ -38,7 +38,8 @@ def required(extras: list[str]) -> Iterator[Requirement]:
 
 @pytest.mark.parametrize("name", sorted(WANTED))
 def test_a_lock_was_made_of_what_setup_cfg_asks_for_now(name: str) -> None:
-    """Otherwise a package that setup.cfg no longer requires would be installed and stay in the SBOM."""
+    """A lock has no package that setup.cfg no longer requires. Such a package would be installed and stay in the
+    SBOM."""
     entries = re.split(r"\n(?=[\w.-]+==)", (LOCKS / f"{name}.lock").read_text())
     made_of = {entry.partition("==")[0] for entry in entries if "hostfactory-provisioner (setup.cfg)" in entry}
 

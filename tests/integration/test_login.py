@@ -517,8 +517,8 @@ def test_a_key_file_that_was_exchanged_counts_at_the_next_call_and_half_of_one_d
 
 
 def test_the_token_of_a_key_says_the_account_s_address_too(guard: Guard, tmp_path: Path, key_file: Path) -> None:
-    """Otherwise the cluster would know the account only by a number. A role bound to the account's address would have
-    no effect."""
+    """The token must contain the account's address. Otherwise the cluster would know the account only by a number, and
+    a role bound to the address would have no effect."""
     token_of(at_endpoint(tmp_path, credentials=key_file))
     (assertion,) = guard.assertions
     claims = assertion.split(".")[1]

@@ -174,7 +174,8 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
     ],
 )
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
-    """The machine tries to join for 200 s. The steps before and after EGO's wait need a minute of this time."""
+    """The machine must warn if EGO waits so long that too little of the time to join is left. Here this time is 200 s,
+    and the steps before and after EGO's wait need 60 s of it."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
     expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "

@@ -485,8 +485,8 @@ def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
 
 
 def test_as_pid_1_it_follows_sigterm_before_it_has_read_ego_s_profile(machine: Machine) -> None:
-    """Linux ignores a signal to PID 1 that PID 1 has no trap for. Then the machine would join although it has to
-    end."""
+    """PID 1 must have a trap for SIGTERM before it reads the profile. Linux ignores a signal for which PID 1 has no
+    trap, so a machine that has to end would join."""
     (machine.ego / "profile").write_text("touch $EGO/asks; sleep 1\n")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_EGO_PROFILE=str(machine.ego / "profile"))
@@ -602,7 +602,8 @@ def test_the_shutdown_script_leaves_even_if_its_log_is_not_read(machine: Machine
 
 
 def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Machine, metadata: MetadataServer) -> None:
-    """The shutdown script has to wait, because the other processes of the instance are ended when it ends."""
+    """The shutdown script has to wait for the start-up script. When the shutdown script ends, the instance ends all
+    other processes."""
     machine.behave("never-leaves")
     machine.start("startup.sh", GCE_METADATA_HOST=metadata.host, HF_LEAVE_SECONDS="1")
     ready(machine)

@@ -1,8 +1,5 @@
-"""Every pod spec and instance template of the kit. The scripts of ``deploy/machine`` accept the machines made from
-them.
-
-A spec is a document with its own containers, in a YAML file or a page.
-"""
+"""The scripts of ``deploy/machine`` accept the machines made from every pod spec and instance template of the kit. A
+pod spec is a YAML document with ``containers``, in a file or on a page."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def spec_in(document: object) -> dict[str, Any] | None:
 
 
 def shipped() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every spec with the place where it stands."""
+    """Yield every pod spec, each with the path of the file or page that has it."""
     files = sorted(path for folder in ("config", "deploy") for path in (ROOT / folder).rglob("*.yaml"))
     pages = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
     texts = [(path, path.read_text()) for path in files]
@@ -99,7 +96,7 @@ def test_a_pod_has_left_before_it_is_killed(spec: dict[str, Any]) -> None:
 
 
 def test_the_page_s_pod_drains_with_the_secret_that_the_page_makes(machine: Machine) -> None:
-    """The Secret's file is where the kubelet would mount it, but below a directory of the test."""
+    """The Secret's file has the path at which the kubelet would mount it, but below a directory of the test."""
     (spec,) = [spec for _, spec in SPECS if "HF_EGO_USER" in environment_of(spec)]
     page = (ROOT / "docs" / "deploy-machine.md").read_text()
     ((name, key),) = re.findall(r"create secret generic (\S+) --from-file=(\w+)=", page)

@@ -436,7 +436,8 @@ def test_check_takes_the_configuration_that_is_mounted(
 
 
 def of_a_laptop(manifests: list[Manifest]) -> bool:
-    """Return True for the overlay of a laptop. Its machines are smaller than its templates report to HostFactory."""
+    """Return True if these are the manifests of the overlay for a laptop. The machines of this overlay are smaller than
+    its templates report to HostFactory."""
     return container(manifests).get("imagePullPolicy") == "Never"
 
 

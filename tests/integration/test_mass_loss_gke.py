@@ -1,4 +1,5 @@
-"""Pods that only the watch cache has lost, for any reason, are not lost machines: the loop makes a list of its own."""
+"""Pods that disappear only from the watch cache, for any reason, are not lost machines. The loop distrusts such a
+snapshot, and requests a new list of pods."""
 
 from __future__ import annotations
 

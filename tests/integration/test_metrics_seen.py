@@ -187,8 +187,8 @@ def test_machines_that_cost(tmp_path: Path, cloud: Simulator, scrape: Scraping) 
 
 @shows("deletes", "machine_shutdown_seconds", "machines_lost", "requests", "store_lock_wait_seconds", "machines_stuck")
 def test_machines_that_go(tmp_path: Path, cloud: Simulator, scrape: Scraping) -> None:
-    """The cloud preempts one machine, HF returns a second, and a third does not end when HF returns it. A request
-    leaves the files once its end was reported."""
+    """The cloud preempts one machine, HF returns a second, and a third does not end when HF returns it. A return
+    request leaves the state once its end was reported to HF."""
     settings = {"retention_hours": 0, "loop": False}
     with loop_time() as ahead, grid(tmp_path, cloud, 3, pool={"early_loss_seconds": 0}, **settings) as hf:
         (hf.conf / "pod.yaml").write_text(SPOT_POD)
@@ -308,7 +308,8 @@ def test_a_file_that_another_host_reads_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """HostFactory's host and the loop's host have separate directories. A change is reported until both have it."""
+    """HostFactory's host and the loop's host each have their own copy of the files. If a file is changed on one host,
+    the difference is reported until the other host has the same file."""
     with grid(tmp_path, cloud, 34) as hf:
         seen = scrape(hf)
         copy = shutil.copytree(hf.conf, tmp_path / "of-the-host")
@@ -490,7 +491,7 @@ def test_machines_that_are_protected_or_not_listed(
 
 
 def answers(instance: Instance) -> bool:
-    """Return True if its metrics can be scraped."""
+    """Return True if the loop's HTTP server listens, so that its metrics can be scraped."""
     try:
         return bool(instance.url)
     except RuntimeError:
@@ -505,7 +506,8 @@ def answers(instance: Instance) -> bool:
 def test_messages_of_every_worth(
     pubsub: str, tmp_path: Path, scrape: Scraping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Google's own emulator: the subscription is missing at first, then five messages come."""
+    """Use Google's emulator of Pub/Sub. The subscription is missing at first. Then five messages arrive, one for each
+    value of the label ``worth``."""
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", pubsub)
     monkeypatch.setattr(pubsub_events, "FIRST_PAUSE", 0.1)
     word = f"seen-{uuid.uuid4().hex[:12]}"

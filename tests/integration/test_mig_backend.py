@@ -77,8 +77,8 @@ def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypat
 
 
 def test_creates_are_sent_however_often_machines_are_returned_and_however_long_their_list_takes(zonal: Bench) -> None:
-    """Each list of members takes the whole time of a cycle, so no call may begin after it. The creates are sent in a
-    later cycle."""
+    """Before deletes, the backend lists the members. Here each such list takes the whole time of a cycle, so no create
+    may be sent after it. A later cycle must send the creates."""
     zonal.create(1, 2, 3)
     machines = zonal.running(3).machines.values()
     actors = ThreadedActors({"m": zonal.backend}, lambda: None)

@@ -306,8 +306,8 @@ def test_a_group_that_was_deleted_with_its_machines_is_empty(bench: Bench, caplo
 
 
 def test_a_group_whose_instances_show_again_was_not_deleted(bench: Bench) -> None:
-    """Both lists were wrong at once, so one observation took the group for deleted. The next observation must not do
-    so, because it sees the instances again."""
+    """In one observation, the group is not found and the list of instances is empty, so the group counts as deleted.
+    The next observation sees the instances again, so it must fail and not count the group as deleted."""
     bench.create(1, 2, 3)
     before = bench.running(3)
     bench.cloud.set_faults(Fault("mig_gone"), Fault("list_lag", ".*instances.list", params={"seconds": 100}))

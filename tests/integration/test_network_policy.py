@@ -215,7 +215,8 @@ def spoilt(manifests: list[Manifest], spoil: Callable[[Manifest], object]) -> li
     ],
 )
 def test_each_rule_is_seen_by_a_flow(spoil: Callable[[Manifest], object], changed: set[str]) -> None:
-    """Expect that other flows pass if a rule is missing or too wide."""
+    """Remove or widen one rule of the loop's policy. Exactly the expected flows must then be blocked, or let
+    through."""
     manifests = BUILDS["mixed"]()
 
     assert passing(manifests) ^ passing(spoilt(manifests, spoil)) == changed

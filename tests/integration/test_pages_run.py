@@ -112,7 +112,7 @@ class Prepared:
         )
 
     def let_go(self) -> None:
-        """Release all holds except cancels, so that the next command meets no hold."""
+        """Release all holds apart from cancels, so that the next command meets no pause, drain or stop-all."""
         for kind, target in [(hold.kind, hold.target) for hold in StateDir(self.playground.state).holds.read().current]:
             if kind != "cancel":
                 self.run("provisioner start-all" if kind == "stop-all" else f"provisioner resume {target}")
@@ -140,8 +140,8 @@ def is_hold(command: Command) -> bool:
 
 
 def is_runnable(command: Command) -> bool:
-    """Return True if a line has a program or script of ours. Return False if a part of the line exists only at other
-    sites."""
+    """Return True if all programs of a line are ours and the tests can run it. Return False if the page only shows the
+    form of a command, or if another test runs the page's blocks."""
     if command.page == WALKED and not command.inline:
         return False
     ours = [one for one in command.programs if one == "provisioner" or one.startswith("hf_scripts/")]

@@ -23,8 +23,8 @@ JOB = {"id": "7", "name": NAME, "state": "RUN"}
 
 
 def place(directory: Path, script: str, **changes: Any) -> CommandBackend:
-    """Return the backend of a pool whose list command is a script. Its create command prints its arguments into the
-    file ``created``."""
+    """Return the backend of a pool whose list command is a script. The pool's create command writes its arguments and
+    its environment into the file ``created``."""
     for name, body in {"list": script, "create": 'echo "$@" >created; env >>created; echo 7'}.items():
         (directory / name).write_text(f"#!/bin/sh\ncd {directory}\n{body}\n")
         (directory / name).chmod(0o755)

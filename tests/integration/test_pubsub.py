@@ -136,7 +136,8 @@ def test_the_role_of_a_subscription_is_what_google_s_client_calls(
 
 
 def test_every_message_is_acknowledged_whatever_it_holds(place: Place) -> None:
-    """The library takes at most MAX_MESSAGES unacknowledged messages. Further messages would not arrive."""
+    """Google's library stops receiving at MAX_MESSAGES unacknowledged messages. The test publishes more messages, which
+    all arrive only if each message is acknowledged."""
     place.subscribe()
     with Listener(place) as listener:
         for content in (b"not json", entry(0), entry(1, "another-vm")):

@@ -220,7 +220,8 @@ def test_a_python_that_cannot_serve_is_named_on_stdout(hf: HostFactory, tmp_path
 
 
 def test_the_answer_is_not_read(hf: HostFactory) -> None:
-    """The call fails without a traceback. Its request is recorded, but never polled, so the loop will cancel it."""
+    """If HostFactory has closed the pipe before the script prints, the call fails without a traceback. Its request is
+    recorded, but never polled, so the loop will cancel it."""
     reader, writer = os.pipe()
     os.close(reader)
     command = hf.command("requestMachines", INPUTS["requestMachines"])

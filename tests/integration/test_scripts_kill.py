@@ -29,7 +29,7 @@ NAME, DOCUMENT = "requestMachines", {"template": {"templateId": "T1", "machineCo
 
 
 class Step(NamedTuple):
-    """The nth such system call of the script's Python."""
+    """A system call of the script's Python. ``nth``: its number among the calls of the same name."""
 
     call: str
     nth: int

@@ -88,7 +88,8 @@ def test_each_page_is_legible_by_day_and_by_night_and_fits(browser: Chrome, site
 
 
 def fits(browser: Chrome, path: str) -> None:
-    """Assert that nothing stands out of the window of a phone or a desk."""
+    """Assert that no element of the page reaches beyond the right edge of the window, on a phone and on a desktop
+    screen."""
     for size in (PHONE, DESK):
         resize(browser, size)
         assert browser.execute_script("return innerWidth") == size[0]

@@ -1,4 +1,5 @@
-"""The flips of undocumented behaviours: complete, pairwise, and in force in every simulated Compute Engine."""
+"""Flipped switches of undocumented behaviours. Each value is flipped, each pair of values occurs in a combination, and
+each simulated Compute Engine has the flipped switches."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def ask(hf: Grid, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 def shows(ask: Ask, section: str, *words: str, code: int = 1, command: str = "provisioner status") -> bool:
-    """Wait until the command prints the words and ends with the code that the section shows. Raises AssertionError if
-    it does not in time."""
+    """Check that the section of the page has the command and these words. Then wait until the command prints the words
+    and ends with exit code ``code``. Raises AssertionError if it does not in time."""
     assert [text for text in (f"$ {command}", *words) if text not in SECTIONS[section]] == [], section
     arguments = [one.strip('"') for one in re.findall(r"\"[^\"]*\"|\S+", command)[1:]]
 

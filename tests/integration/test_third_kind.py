@@ -1,8 +1,6 @@
-"""A kind of place that another distribution brings. Our programs read it, check it, and request machines from it
-unchanged.
-
-``tests/contract`` shows that its backend keeps the promises of all backends.
-"""
+"""The kind ``yard``, which another distribution brings. Our programs read its settings, check them, and request its
+machines, without any change of our code. ``tests/contract`` shows that its backend keeps the promises of all
+backends."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def site(tmp_path: Path, installed: Path) -> Site:
-    """Return a configuration whose template names a pool in the yard and one in a group."""
+    """Return a configuration whose template names two pools: one of the kind ``yard``, and one of a group."""
     pools = {"host": {"kind": "yard", "yard": "north"}, "vm": {"kind": "mig", "project": "demo", "group": "hf-a"}}
     pools["vm"]["zone"] = "us-central1-a"
     return Site(tmp_path, {"id": "demo", "pools": pools}, {}, [template("T", pools=["host", "vm"])])
@@ -141,7 +139,7 @@ def test_the_schema_for_editors_accepts_its_pools_and_refuses_misspelt_settings(
 
 
 class Grid(HostFactory):
-    """A provider instance whose machines are hosts of a yard."""
+    """A provider instance whose machines are made by a pool of the kind ``yard``."""
 
     def __init__(self, directory: Path, installed: Path) -> None:
         entries = [{**entry, "pools": ["host"]} for entry in TEMPLATES["templates"]]
@@ -173,7 +171,7 @@ class Grid(HostFactory):
 
     @contextmanager
     def loop(self) -> Iterator[None]:
-        """Run ``provisioner run`` until the end."""
+        """Run ``provisioner run`` during the context."""
         with (self.logs.parent / "loop.err").open("w") as log:
             command = [sys.executable, "-m", "provisioner", "run"]
             process = subprocess.Popen(command, cwd=ROOT, env=self.command_environment, stderr=log)

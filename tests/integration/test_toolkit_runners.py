@@ -1,8 +1,9 @@
-"""The runners for Cluster Toolkit. root runs them as the toolkit's module startup-script does: those of the image
-first.
+"""The runners for Cluster Toolkit. root runs them as the toolkit's module startup-script does, and runs the image's
+runners first.
 
 The host is this machine with file systems of its own mounted over it. Symphony's tree is as Google's blueprint leaves
-it before EGO starts. A strict shell would end in Symphony's profile. dnf, gcloud, curl and systemctl are stand-ins.
+it before EGO starts. Symphony's profile would end a shell that runs with ``set -eu``. dnf, gcloud, curl and systemctl
+are stand-ins.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Master(ScratchHost):
     """Symphony's master, before EGO starts."""
 
     def prepare(self, archive: Path) -> None:
-        """Lay Symphony's tree out. Stand-ins replace the programs that use the network or systemd."""
+        """Make Symphony's directory tree. Stand-ins replace the programs that use the network or systemd."""
         self.run(
             f"useradd egoadmin; mkdir -p /var/bucket {EGO_TOP} {HF_TOP}/conf /opt/ibm/broken\n"
             f"cp {archive} /var/bucket/bundle.tar.gz"
@@ -120,11 +121,9 @@ class Master(ScratchHost):
         self.path("/var/calls").touch()
 
     def run_all(self, runners: list[dict[str, str]], ends: int = 0) -> str:
-        """Run the runners as the toolkit does, and return the output.
-
-        The toolkit makes at most one missing directory for a data file, and lets the shell split the arguments of a
-        script.
-        """
+        """Run the runners as the toolkit does, and return the output. Like the toolkit, make at most one missing
+        directory for a data file, and let the shell split the arguments of a script. ``ends``: the exit code that a
+        script may have besides 0."""
         lines = ["PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "aside=$(mktemp -d)"]
         for runner in runners:
             path = runner["destination"] if runner["type"] == "data" else f"$aside/{runner['destination']}"

@@ -1,4 +1,5 @@
-"""Kubeconfigs and Google credentials that cannot be used: one sentence with pool, file and what to do; no traceback."""
+"""Kubeconfigs and Google credentials that cannot be used. The message is one sentence, which names the pool, the file
+and what to do. No traceback is printed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Upgrade and rollback. This version works on the state of the release before. That release can then continue with the
-state. Scripts, loop and commands refuse state that a newer version wrote. They print one sentence, and do not change
-it."""
+"""Upgrade and rollback. This version works on the state of the previous release, and the previous release can then
+continue with this state. Scripts, loop and commands refuse state that a newer version wrote. They print one sentence,
+and do not change the state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The units of the loop as a service on HostFactory's host. Here too, systemd's own tool reads them."""
+"""The systemd units of the loop as a service on HostFactory's host. systemd's own tool checks them here."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_backup_keeps_the_newest_and_one_that_fails_takes_none_away(
 
 
 def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_it_alone() -> None:
-    """Backups of each quarter hour are kept for two weeks, as the page says."""
+    """A backup is made each quarter hour and kept for two weeks, as the page says."""
     units = [dict(re.findall(r"(?m)^Environment=(HF_\w+)=(.*)$", file.read_text())) for file in (UNIT, BACKUP)]
     (kept,) = re.findall(r"(?m)^Environment=BACKUPS_KEPT=(\d+)$", BACKUP.read_text())
     made = re.findall(r"(?m)^d (\S+) 0700 hostfactory hostfactory -$", (VM / "tmpfiles.conf").read_text())
