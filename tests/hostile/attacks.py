@@ -156,7 +156,7 @@ async def attack(name: str, connections: int, target: Target) -> None:
 
 
 def main(name: str, connections: str, port: str, *tls: str) -> None:
-    """Run the attack of the arguments."""
+    """Run the attack that the arguments name."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     context = ssl.create_default_context() if tls else None

@@ -137,8 +137,8 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """Request new machines from our provisioner, and return the machines of Google's connector. Return the names of our
-    machines.
+    """As HF, request new machines from our provisioner, and send it a return request for the machines of Google's
+    connector. The result is the names of our machines.
 
     ``theirs``: machine name → id, as HF knows the connector's machines.
     """

@@ -475,7 +475,7 @@ def test_its_name_gets_a_line_of_its_own_though_the_hosts_file_s_last_line_has_n
 @pytest.fixture
 def first(machine: Machine) -> tuple[subprocess.Popen[bytes], int]:
     """Return a container whose entry point is ready, and the process id of its PID 1. A daemon that EGO's start left
-    behind has ended."""
+    without a parent has ended, so PID 1 has to reap it."""
     machine.behave("leaves-daemon")
     within = container(names={NAME: "10.1.2.3"}, hosts=machine.hosts, writable=False)
     pod = machine.start("entry.sh", *within, HF_MACHINE_NAME=NAME)
@@ -620,7 +620,8 @@ def test_the_shutdown_script_waits_while_the_start_up_script_leaves(machine: Mac
 def test_the_start_up_script_leaves_even_if_its_log_is_not_read(
     machine: Machine, metadata: MetadataServer, when: str
 ) -> None:
-    """Google's script runner reads the log, and ends when the shutdown begins."""
+    """Google's script runner reads the log of the start-up script, and ends when the shutdown begins. From then on,
+    each write to the log fails."""
     instance, log = machine.start_heard("startup.sh", GCE_METADATA_HOST=metadata.host)
     if when == "before it joins":
         log.close()

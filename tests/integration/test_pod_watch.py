@@ -54,7 +54,8 @@ def bookmark(version: int, *, ends_list: bool = False) -> bytes:
 
 
 def kind_of(query: dict[str, list[str]]) -> str:
-    """Return the kind of a query: a list, a watch, or a watch that begins with a list."""
+    """Return the name of a query's sort: a list, a watch, or a streamed list, which is a watch that begins with a
+    list."""
     return "streamed list" if "sendInitialEvents" in query else "watch" if "watch" in query else "list"
 
 
@@ -62,7 +63,7 @@ SILENCE = b"(nothing more, and no end)"
 
 
 class Scripted:
-    """A server that responds to each kind of query from a script. After the last response of a script, the server
+    """A server with a script of responses for each sort of query. After the last response of a script, the server
     repeats it."""
 
     def __init__(self) -> None:

@@ -1,8 +1,6 @@
-"""The provisioner has exactly the rights that it uses in Google Cloud and Kubernetes. The roles are compared both ways.
-
-Each test of the whole suite checks that every call is granted (``tests/support/checks/callers.py``). This module checks
-that every right is used. The main situations of each kind of place make every call.
-"""
+"""The provisioner has exactly the rights that it uses in Google Cloud and Kubernetes. Every test of the suite checks
+that each call is granted (``tests/support/checks/callers.py``). This module checks that each right is used: it plays
+the main situations of each kind of place, and compares the calls with the roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``make run`` prints lines that, pasted into a shell, play a whole round trip; Ctrl-C leaves nothing behind."""
+"""``make run`` prints lines for a shell, which request machines, lose some and return them. Ctrl-C ends it and leaves
+nothing behind."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def host() -> Iterator[ScratchHost]:
 
 
 def rpm(archive: Path, directory: Path, **defined: str) -> Path:
-    """Return the package that the page's command builds of a bundle."""
+    """Build the package from a bundle, by the page's command. Return its path."""
     version = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
     defined |= {"version_": version, "_topdir": str(directory), "python": PYTHON, "_binary_payload": "w1.gzdio"}
     options = [word for name, value in defined.items() for word in ("--define", f"{name} {value}")]

@@ -68,7 +68,7 @@ class Reader:
         self.calls_before = self._calls()
 
     def pod(self, name: str, *faults: Fault) -> str:
-        """Return a new pod's node."""
+        """Create a pod while these faults are in force. Return the name of its node."""
         self.cloud.impose([*faults], {"gke": {**QUICK, "schedule": 0.0}})
         self.cloud.call(lambda cloud: cloud.cluster.create(SPACE, manifest(name)))
         until(lambda: self._node(name), 30, what="the pod has a node")
