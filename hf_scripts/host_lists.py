@@ -28,8 +28,8 @@ would need 25 MB for Python's dictionaries and twice the time."""
 
 
 class Hosts(NamedTuple):
-    """Machines in HF's order, as two lists of texts. Fifty thousand objects would take longer to make than the rest of
-    the script call."""
+    """Machines in HF's order, as two lists of texts. Machines are not objects here, because fifty thousand objects
+    would take longer to make than the rest of the script call."""
 
     names: list[str]
     """Host names as HF sent them. A name is empty if HF sent only an id."""

@@ -1,8 +1,8 @@
 """The command ``check_install.sh``: check that the scripts can work on this host, and report what to fix.
 
-The check calls each script. Its document is one that the script refuses, or one that names no request and no host.
-These calls record no request, but write lines to the log. If a script fails for another reason than its document, it
-also records this reason for the operator.
+The check calls each script with a document that the script refuses, or that names no request and no host. These calls
+record no request, but write lines to the log. If a script fails for another reason than its document, the script also
+records this reason for the operator.
 """
 
 from __future__ import annotations
@@ -268,11 +268,10 @@ def _account_groups(uid: int) -> list[int]:
 
 
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
-    """Return True if the loop's user ``uid`` is in the directory's group.
+    """Return True if ``uid``, the loop's user, is in the directory's group.
 
-    If ``uid`` has no account on this host, its groups are unknown. Such a user belongs to a loop in a pod, and this
-    loop has written into the directory. So the user must be in the directory's group, unless the user owns the
-    directory or everyone may write there.
+    If this host has no account ``uid``, the loop runs in a pod and has written into the directory. The result is then
+    True if only the group allows such a write: the user is not the owner, and not everyone may write.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

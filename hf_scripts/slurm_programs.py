@@ -1,8 +1,8 @@
 """Slurm's ResumeProgram, SuspendProgram and ResumeFailProgram. Slurm calls these programs in HostFactory's place.
 
 Each program gets a hostlist. The program records requests or return requests, and notes the request of each node. The
-demand service does the rest (``demand/slurm_power.py``). Slurm may call a program twice. Slurm reads only the exit
-code: 0 if all nodes were served, else 1.
+demand service does the rest (``demand/slurm_power.py``). Slurm may repeat a call; the repetition records nothing. Slurm
+reads only the exit code: 0 if all nodes were served, else 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make the bundle that installs a host without a package index (``make dist``).
 
-Wheels come from the locks, by hash. The same source and options give the same bytes, because every time in the bundle
-is SOURCE_DATE_EPOCH.
+The lock files name the wheels of other projects with their hashes. The same source and options give the same bytes,
+because all files in the bundle get the same time (``epoch``).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def epoch() -> int:
 
 
 def commit() -> str:
-    """Return this clone's commit as a part of the version; empty outside of a clone. The ending ``.dirty`` means that
-    files differ from the commit.
+    """Return the part of our version that names the git commit; empty outside of a git clone. The ending ``.dirty``
+    means that files differ from the commit.
 
-    The commit's minute comes first, because rpm and pip sort the versions of two builds by this minute.
+    The part begins with the minute of ``epoch``, so that rpm and pip sort a later build after an earlier one.
     """
     command = ["git", "-C", ROOT, "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=.dirty"]
     described = subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""The board of the edge to HostFactory: requests, answers, and the files between scripts and loop."""
+"""The board of the interface to HostFactory: requests, answers, and the files that scripts and loop share."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def dashboard(board: Board) -> Dashboard:
 
 
 def panel(question: Question, id_: int) -> Stat | TimeSeries:
-    """Return a panel. Grafana puts it at the next free place of its row."""
+    """Return a panel without a position. Grafana's library puts each panel after the previous panel of its row."""
     made = number() if question.number else lines()
     made.id(id_).title(question.title).description(question.about).unit(question.unit).datasource(SOURCE)
     made.span(question.width)

@@ -1,4 +1,4 @@
-"""The dashboard of one provisioner. Its rows begin with the question that an operator asks first."""
+"""The dashboard of one provisioner. The first row answers the question that an operator asks first."""
 
 from __future__ import annotations
 

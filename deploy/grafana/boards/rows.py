@@ -7,7 +7,7 @@ from .questions import Line, Question, line_question
 
 
 def machines(by: str, labels: str) -> list[Question]:
-    """Return the panels of machines wanted, running, pending and missing, with the reasons."""
+    """Return the panels that count machines: wanted, running, pending, and missing with the reason."""
     running = selector("machines", labels, phase="running")
     pending = selector("machines", labels, phase="pending")
     desired = selector("machines_desired", labels)
@@ -67,7 +67,7 @@ def machines(by: str, labels: str) -> list[Question]:
 
 
 def pressure(labels: str) -> list[Question]:
-    """Return the panels of windows and of the age of observations."""
+    """Return the panels of windows, of the age of observations, and of queued machines."""
     return [
         Question(
             "Pending against window",
@@ -161,7 +161,7 @@ def errors(labels: str) -> list[Question]:
 
 
 def speed(labels: str) -> list[Question]:
-    """Return the panels of the durations of starts, ends and calls."""
+    """Return the panels that show how long machines take to start and to end, and how long calls take."""
     started = selector("machine_startup_seconds", labels)
     return [
         Question(
