@@ -113,8 +113,8 @@ class Backend(Protocol):
         A create succeeds if a machine with its slot's identity exists already. After an error with ``stops_batch``, no
         further creates of this template are tried.
 
-        ``is_repeated``: an earlier create of this name may have had an effect. If its machine may exist, the outcome is
-        ambiguous.
+        A create with ``is_repeated`` follows an earlier create of this name, which may have made the machine. If the
+        backend cannot rule this out, the outcome is ambiguous.
         """
 
     def delete(self, deletes: Sequence[Delete], may_start: MayStart) -> list[Outcome]:

@@ -1,7 +1,7 @@
-"""Batches of calls to a cloud. Several calls run at a time, and each call has its own outcome. A call that can only
-fail is not sent.
+"""Batches of calls to a cloud. Several calls run at a time, and each call has its own outcome.
 
-A batch does not retry a call, because the next cycle does.
+If a create fails in a way that further creates of its template would share, these creates are not sent. A batch does
+not retry a call, because the next cycle does.
 """
 
 from __future__ import annotations

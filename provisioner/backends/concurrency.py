@@ -111,7 +111,8 @@ class Flow:
 
 
 class Readings:
-    """Readings of one subject in background threads, at most one at a time. Any thread may ask for the next reading."""
+    """A background reader of one sort of data, for example of the Events of a namespace. Only one reading runs at a
+    time. Any thread may ask for the next reading."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -121,9 +122,10 @@ class Readings:
         self._reading: threading.Thread | None = None
 
     def begin(self, pause: float, wanted: Callable[[], Callable[[], None] | None]) -> None:
-        """Call ``wanted``. If ``wanted`` returns a function, run this function in the background.
+        """Begin a reading, unless the previous reading still runs or its pause is not over.
 
-        Do nothing if an earlier function still runs, or began less than ``pause`` seconds ago.
+        ``pause``: minimum seconds from the beginning of this reading to the beginning of the next. ``wanted``: returns
+        the function that reads in the background, or None if there is nothing to read.
         """
         with self._lock:
             if time.monotonic() < self._next_reading_at or (self._reading is not None and self._reading.is_alive()):

@@ -102,13 +102,13 @@ class Kind(ABC, Generic[SomePool]):
         return {}
 
     def warnings(self, pool: SomePool) -> list[str]:
-        """Return warnings about valid settings that may be a mistake. Raise OSError or ValueError if a file has
-        changed."""
+        """Return warnings about valid settings that may be a mistake. Raise OSError or ValueError if a file that the
+        settings name has become unusable since the settings were read."""
         return []
 
     def size(self, pool: SomePool, template: str) -> MachineSize | None:
-        """Return the machine size that the settings contain; None if only the place knows it. Raise OSError or
-        ValueError if a file has changed."""
+        """Return the machine size that the settings contain; None if only the place knows the size. Raise OSError or
+        ValueError if a file that the settings name has become unusable since the settings were read."""
         return None
 
 
@@ -116,6 +116,6 @@ class JobKind(Kind[SomePool]):
     """A kind whose machines are jobs of a scheduler."""
 
     def problems(self, body: Mapping[str, Any], inherited: Mapping[str, object], around: Surroundings) -> list[Problem]:
-        """Return a problem if ``require_dns`` is set."""
+        """Return a problem if ``require_dns`` is set, because jobs have no host names of their own."""
         text = "jobs have no host names of their own; leave it out"
         return [Problem("", "require_dns", text)] if body.get("require_dns") else []

@@ -101,8 +101,8 @@ class Access(Protocol):
         """Return a text for the operator that names the files and the account of the credentials."""
 
     def note_rejection(self, way: Way) -> str:
-        """Note that the server has rejected our credentials. Return advice for operators; empty unless the pool uses
-        plain HTTP."""
+        """Note that the server has refused our login. If the server is on plain HTTP, where we send no credentials,
+        return advice for operators; else an empty text."""
 
     def failed(self, way: Way) -> None:
         """Note that no server responded at the address, or that a wrong server responded. Raise BackendError if the

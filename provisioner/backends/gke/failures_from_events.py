@@ -1,7 +1,7 @@
 """Reasons why pods wait. The cluster autoscaler and kubelets write these reasons in Events.
 
 The Events are messages, never state. An Event may be lost or late, or we may lack the right to read Events. Operators
-then read another reason. The machines are not affected.
+then see a less exact reason, or none. The machines are not affected.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ NO_DRY_RUN = "does not support dry run"
 def rehearse(pool: GkePool, api: KubeApi, attempt: Callable[[], str]) -> list[Finding]:
     """Return findings about missing rights, and about the reason why the server would refuse a pod.
 
-    ``attempt``: sends the create of a dry-run pod. The function returns a message about fields that the server changed,
-    or an empty text.
+    ``attempt``: a function that sends the create of a dry-run pod. It returns a message about the fields that the
+    server changed, or an empty text.
     """
     try:
         lacking = {

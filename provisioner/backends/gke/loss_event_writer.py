@@ -47,7 +47,7 @@ ENDS: Mapping[LossCause, tuple[str, str]] = {
 
 @dataclass(slots=True)
 class UnsentLosses:
-    """Losses that wait to be sent. Their memory does not grow with the number of losses."""
+    """Losses that wait to be sent. Only the first losses are stored one by one; all others are only counted."""
 
     each: list[tuple[str, Ended]] = field(default_factory=list)
     """Pool and pod of each loss that gets an Event of its own."""
@@ -78,7 +78,7 @@ class LossEvents:
         """True after the server has refused Events. The value stays True until the next start of the loop."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
-        """Queue these ends, and return at once."""
+        """Queue these ends for the sending thread, and return at once. If the server refuses Events, drop the ends."""
         with self._lock:
             if self._is_refused or not ends:
                 return
@@ -94,7 +94,7 @@ class LossEvents:
             sending.join(CLOSE_SECONDS)
 
     def _send_all(self) -> None:
-        """Send until no more losses wait."""
+        """Send Events until no more losses wait, or until the server refuses Events."""
         while (waiting := self._next_unsent()) is not None:
             try:
                 for body in self._bodies(waiting):
@@ -109,7 +109,8 @@ class LossEvents:
                 log.exception("Events were not written", extra={"path": self._path})
 
     def _next_unsent(self) -> UnsentLosses | None:
-        """Return the waiting losses. If there are none, note that no thread is sending any more, and return None."""
+        """Return the waiting losses. If there are none, or if the server refuses Events, return None. The calling
+        thread must then end, so that the next loss starts a new thread."""
         with self._lock:
             waiting, self._unsent = self._unsent, UnsentLosses()
             if self._is_refused or not waiting.each:

@@ -115,7 +115,7 @@ def label_value(text: str) -> str:
 
 
 def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
-    """Return the machine of a pod, with its coming end. ``is_spot``: as in ``cause_of``."""
+    """Return the machine of a pod, and the pod's announced end if there is one. ``is_spot``: as in ``cause_of``."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     created = metadata.get("creationTimestamp")
     phase, ip = phase_of(pod), text(status.get("podIP") or "")
@@ -138,8 +138,8 @@ def machine_of(pod: Pod, is_spot: bool | None = None) -> Reading:
 
 
 def _read_wait(pod: Pod, phase: Phase) -> tuple[Queued | None, Failure | None]:
-    """Return a pod's wait behind scheduling gates. If the pod has no gates, return the reason why the pod does not
-    run."""
+    """Return a pod's wait behind scheduling gates, and the failure because of which the pod does not run; each is None
+    if it does not apply. A wait behind gates is not a failure."""
     why = None if phase is Phase.RUNNING else failure(pod)
     if phase is Phase.PENDING and gates(pod):
         return Queued(epoch(pod["metadata"].get("creationTimestamp")), why.text if why else ""), None

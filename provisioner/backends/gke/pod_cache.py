@@ -177,8 +177,8 @@ class PodCache:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that pods of these names do not exist. A watch may have reported a pod's end without a cause. The cause
-        is then DELETED, because the pod had no grace period."""
+        """Note that pods of these names do not exist. If the watch reported the end of such a pod without a cause, the
+        cause is DELETED, because a pod that has only lost its labels would still exist."""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:
@@ -186,7 +186,7 @@ class PodCache:
                     self._causes[name] = LossCause.DELETED, self._clock()
 
     def _store(self, reading: Reading) -> str:
-        """Store a pod's reading. Return the pod's name."""
+        """Store machine and announced end, as they were read from a pod. Return the pod's name."""
         (machine, ending), name = reading, reading[0].name
         check_number(len(self._pods) + (name not in self._pods))
         old, (ending_before, since) = self._pods.get(name), self._endings.get(name, (None, 0.0))
