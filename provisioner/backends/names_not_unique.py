@@ -70,10 +70,10 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """Return a list that begins now, with an empty list of outcomes.
+    """List the place's jobs now. Return the jobs, and no outcomes.
 
-    If the list fails, return None, and for each action an outcome with the list's failure. The caller must not send the
-    actions then. If there are no actions or the list may not start, return None and no outcomes.
+    If the jobs cannot be listed, return None, and for each action an outcome with the failure. The caller must not send
+    the actions then. If there are no actions, or ``may_start`` forbids the call, return None and no outcomes.
     """
     found: list[Listed] = []
 
@@ -95,8 +95,8 @@ class Reader(Protocol[Job]):
     """The functions that read a place's jobs as machines of one pool."""
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job shows that it belongs to the pool. Also return True for any other job with the uid
-        that ``sought`` has for the job's name."""
+        """Return True if the job's name and mark show that it belongs to the pool, or if the job has the uid that
+        ``sought`` expects for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
         """Return how a job has ended; None if the job still counts as a machine. An ended job still counts if, for
@@ -183,8 +183,8 @@ class ListingBackend(ABC, Generic[Record]):
         return outcomes + run_calls(calls, workers=self.at_once, may_start=may_start, flow=self.flow)
 
     def _create(self, create: Create, listed: Listing[Record], listed_at: float) -> Mapping[str, Failure]:
-        """Make one job, unless its name is listed or an earlier create may still take effect. A job of this name that
-        has ended counts as listed, too."""
+        """Make one job, unless its name is listed or an earlier create may still take effect. The name of a job that
+        has ended also counts as listed."""
         if jobs := listed.get(create.name):
             if not self._has_own(jobs):
                 raise BackendError(ErrorClass.OTHER, f"the name is taken: a job {create.name} exists and is not ours")

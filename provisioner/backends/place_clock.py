@@ -31,7 +31,8 @@ class PlaceClock:
         """Seconds by which the place's clock is ahead of this host's monotonic clock; None without a ``Date``."""
 
     def hear(self, date: str | None, seconds: float | None = None) -> None:
-        """Note the ``Date`` header of a response that arrived just now, and the call's seconds (None: not measured)."""
+        """Note the ``Date`` header of a response that arrived just now. ``seconds``: the duration of the call; None if
+        it was not measured."""
         now = time.monotonic()
         if seconds is not None:
             self._calls.append((now, seconds))
@@ -40,7 +41,7 @@ class PlaceClock:
             self._ahead_of_monotonic = None if place_time is None else place_time - now
 
     def slowness(self) -> tuple[str, ...]:
-        """Return a sentence for operators if calls are slow; an empty tuple if calls are quick."""
+        """Return a tuple with a sentence for operators if the last calls were slow; else an empty tuple."""
         calls = tuple(self._calls)  # a copy, because other threads append to the calls
         durations = [seconds for at, seconds in calls if at > time.monotonic() - LATELY and seconds >= SLOW_SECONDS]
         if len(durations) < SLOW_CALLS:

@@ -60,8 +60,8 @@ WARNING_SECONDS = 30 * 86_400.0
 def prepare(ca_bundle: Path | None) -> None:
     """Set the proxy and the certificate authorities for every client of this process.
 
-    Raise BackendError if the proxy's address is invalid or its file cannot be used. An unusable file of authorities
-    (``ca_bundle``) raises the same error.
+    Raise BackendError if the proxy's address is invalid, if the file that contains this address cannot be used, or if
+    the file of authorities (``ca_bundle``) cannot be used.
     """
     environment = os.environ
     if file := environment.get(PROXY_FILE):

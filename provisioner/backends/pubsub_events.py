@@ -117,7 +117,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A message with the use that the loop can make of it. For an unreadable message, also the problem."""
+    """A message with its use for the loop. If the message cannot be read, ``problem`` is the reason."""
 
     worth: Worth
     hint: Hint | None = None

@@ -139,9 +139,11 @@ def _failure(
 
 
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
-    """Return a failure for an unusual state; None for any other state. These states are unusual: a running instance has
-    no IPv4 address; the group waits for a health check; this program does not know the state; REPAIRING, which may last
-    for any time."""
+    """Return a failure if a machine's state is unusual; else None.
+
+    A state is unusual if the instance runs without an address, if the group waits for a health check, or if a status or
+    action is not among those of a normal start. An example is REPAIRING, which may last for any time.
+    """
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         no_address = Failure(ErrorClass.OTHER, "The instance runs, and has no address.")
         return Failure(ErrorClass.INVALID, IPV6_ONLY) if instance.ipv6 else no_address

@@ -118,8 +118,8 @@ class GroupObserver:
         )
 
     def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
-        """Update the remembered observation from the shared lists. ``standing``: names of all instances that these
-        lists show."""
+        """Update the stored members and machines from the shared lists and, unless these lists prove that the group is
+        unchanged, from a new list of members. ``standing``: names of all instances in the shared lists."""
         if group is not None and self._is_unchanged(group, entries):
             self._problems.report(group, self._project.foreign(self.members), deadline)  # the settings may have changed
             return
@@ -143,8 +143,8 @@ class GroupObserver:
             self._last_member_names, self._spec, self._listed_at = self._seen.keys(), spec(group), time.monotonic()
 
     def _is_unchanged(self, group: Json, entries: Entries) -> bool:
-        """Return True if the shared lists prove two facts: the group has no current actions, and all instances run
-        unchanged."""
+        """Return True if the members need not be listed: no change is expected, their last list is recent, the group
+        has no current actions, and all instances run as before."""
         return (
             time.monotonic() > self._restless_until
             and time.monotonic() < self._listed_at + MEMBERS_SECONDS
@@ -182,7 +182,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return the names in ``others`` that instances have. ``standing``: names of the instances in shared lists."""
+        """Return those of the names ``others`` that an instance has. ``standing``: instances in the shared lists."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -206,10 +206,10 @@ class GroupObserver:
         return members
 
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
-        """Return the group's count of members if the list is shorter; else 0.
+        """Return the group's count of members if the list ``members`` is shorter than this count; else 0.
 
-        Only members that run are counted. If the list is empty and the previous list was not, all members of the group
-        are counted.
+        Usually only members without an action are counted, because a list may show new members late. If all members
+        vanish from the list at once, members with an action are counted, too.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0
@@ -251,8 +251,8 @@ def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set
 
 
 def _abandoned_members(sought: Mapping[str, str], members: Collection[str], entries: Entries) -> dict[str, Member]:
-    """Return the instances with a sought uid that are no longer members, by name. Each instance is a member with the
-    action ABANDONING."""
+    """Return the sought instances that exist, but have left the group, by name. Each is returned as a ``Member`` with
+    the action ABANDONING."""
     return {
         name: Member(name, uid, zone, "", "ABANDONING", None)
         for name, uid in sought.items()
