@@ -28,10 +28,10 @@ LOCKS = ROOT / "deploy" / "requirements"
 SOURCE = ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "provisioner", "hf_scripts")
 PYTHONS = ("3.11", "3.12", "3.13")
 GLIBCS = ("2_28", "2_27", "2_26", "2_24", "2_17", "2_12", "2_5")
-"""Wheels for these run on RHEL 8 (glibc 2.28) and whatever is newer."""
+"""Versions of glibc for which wheels are taken. These wheels run on RHEL 8 (glibc 2.28) and on newer systems."""
 
 OLDEST = 315532800
-"""1980: no zip file can be older."""
+"""The beginning of 1980 in epoch seconds: the earliest time that a zip file can contain."""
 
 
 def epoch() -> int:

@@ -31,4 +31,4 @@ def label_value(label: str) -> str:
 
 
 AGE = "time() - max by ({by}) ({metric})"
-"""Format of a query for the seconds since the time that a metric holds."""
+"""Format of a query for the seconds since a time. The time is the value of a metric, in epoch seconds."""

@@ -47,7 +47,7 @@ class Ending:
 
 
 Reading = tuple[Machine, Ending | None]
-"""A pod's machine, and the pod's coming end (None if unknown). The machine has no notice, because a notice contains
+"""A pod's machine, and the pod's announced end (None if there is none). The machine has no notice, because a notice contains
 loop time."""
 
 
