@@ -229,8 +229,8 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return a mistake which says that this user may not read and write a file. The mistake's text has the commands that
-    change the file's owner, group and mode.
+    """Return a mistake which says that this user may not read and write a file. The text of the mistake has the
+    commands that change the file's owner, group and mode.
 
     The commands name the group of this user's new files, because a replaced file gets this group.
     """

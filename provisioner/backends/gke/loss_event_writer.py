@@ -109,8 +109,8 @@ class LossEvents:
                 log.exception("Events were not written", extra={"path": self._path})
 
     def _next_unsent(self) -> UnsentLosses | None:
-        """Return the waiting losses. If there are none, or if the server refuses Events, return None. The calling
-        thread must then end, so that the next loss starts a new thread."""
+        """Return the waiting losses. If there are none, or if the server refuses Events, return None and note that the
+        calling thread ends. A later loss may then start a new thread."""
         with self._lock:
             waiting, self._unsent = self._unsent, UnsentLosses()
             if self._is_refused or not waiting.each:

@@ -47,8 +47,8 @@ class Ending:
 
 
 Reading = tuple[Machine, Ending | None]
-"""A pod's machine, and the pod's announced end (None if there is none). The machine has no notice, because a notice contains
-loop time."""
+"""A pod's machine, and the pod's announced end (None if there is none). The machine has no notice, because a notice
+contains loop time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,8 +141,8 @@ def _failure(
 def _unusual_failure(member: Member, instance: Instance) -> Failure | None:
     """Return a failure if a machine's state is unusual; else None.
 
-    A state is unusual if the instance runs without an address, if the group waits for a health check, or if a status or
-    action is not among those of a normal start. An example is REPAIRING, which may last for any time.
+    A state is unusual if the instance runs without a usable address, if the group waits for a health check, or if a
+    status or action is not among those of a normal start. An example is REPAIRING, which may last for any time.
     """
     if instance.id and _statuses(member, instance) == {"RUNNING"} and not instance.ip:
         no_address = Failure(ErrorClass.OTHER, "The instance runs, and has no address.")

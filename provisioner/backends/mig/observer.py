@@ -118,8 +118,8 @@ class GroupObserver:
         )
 
     def _update(self, group: Json | None, entries: Entries, standing: Set[str], now: float, deadline: float) -> None:
-        """Update the stored members and machines from the shared lists and, unless these lists prove that the group is
-        unchanged, from a new list of members. ``standing``: names of all instances in the shared lists."""
+        """Report the group's problems. Unless the group is unchanged, list its members, and update the stored machines
+        from all lists. ``standing``: names of all instances in the shared lists."""
         if group is not None and self._is_unchanged(group, entries):
             self._problems.report(group, self._project.foreign(self.members), deadline)  # the settings may have changed
             return
@@ -144,7 +144,7 @@ class GroupObserver:
 
     def _is_unchanged(self, group: Json, entries: Entries) -> bool:
         """Return True if the members need not be listed: no change is expected, their last list is recent, the group
-        has no current actions, and all instances run as before."""
+        has no current actions and the same template as before, and all instances run as before."""
         return (
             time.monotonic() > self._restless_until
             and time.monotonic() < self._listed_at + MEMBERS_SECONDS
