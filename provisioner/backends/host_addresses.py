@@ -44,8 +44,8 @@ class HostAddresses:
         return replace(machine, ip=ip, fingerprint=machine.fingerprint._replace(ip=ip))
 
     def _find(self, host: str) -> tuple[str, str]:
-        """Return the IP address of a host, and the reason why the address is unknown. The reason counts only without an
-        address. If a look-up fails, return the last known address."""
+        """Return the IP address of a host, which is the last known address if a look-up fails. If no address is known,
+        return an empty text and the reason. With an address, the reason has no meaning."""
         now = time.monotonic()
         with self._lock:
             until, address, reason = self._known.get(host, (now, "", "the address of its host is not known yet"))

@@ -1,5 +1,5 @@
-"""Advice on a refused login (HTTP 401) and on a missing right (HTTP 403): to correct the login, or this host's
-clock."""
+"""Advice for operators after a refused login (HTTP 401) or a missing right (HTTP 403). The advice names the cause: the
+login, or this host's clock."""
 
 from __future__ import annotations
 

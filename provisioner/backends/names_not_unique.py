@@ -99,8 +99,8 @@ class Reader(Protocol[Job]):
         ``sought`` expects for its name."""
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return how a job has ended; None if the job still counts as a machine. An ended job still counts if, for
-        example, its record must be deleted."""
+        """Return how a job has ended; None if the job still counts as a machine. For example, an ended job still counts
+        if the loop must delete its record."""
 
     def machine(self, job: Job) -> Machine:
         """Return the machine of a job."""
@@ -118,8 +118,8 @@ class Divided(Generic[Job]):
 
 
 def divide(listed: Mapping[str, Sequence[Job]], sought: Mapping[str, str], reader: Reader[Job]) -> Divided[Job]:
-    """Divide the jobs of a list. ``listed``: the jobs of each name, the oldest first. ``sought``: the expected uid of
-    each sought name."""
+    """Divide the jobs of a list into machines, ended machines, surplus machines of the same name, and jobs of others.
+    ``listed``: the jobs of each name, the oldest first. ``sought``: the expected uid of each sought name."""
     divided: Divided[Job] = Divided({}, {}, {}, {})
     for name, jobs in listed.items():
         ours = [job for job in jobs if reader.is_shown(job, sought)]

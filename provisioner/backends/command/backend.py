@@ -138,7 +138,8 @@ class CommandBackend(ListingBackend[Record]):
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Record) -> MachineEnd | None:
-        """Return how a job has ended; None if the job has not ended or its record must be deleted."""
+        """Return how a job has ended; None if the job still counts as a machine, because it has not ended or because
+        the loop must delete its record."""
         ended = job.kind == "gone" and not self._settings.cleanup
         return MachineEnd(LossCause.EXITED, _end_failure(job)) if ended else None
 

@@ -108,10 +108,10 @@ class Login:
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again, because a call by ``way`` failed. Do nothing if ``way`` has been replaced, or within
-        ``RENEW_SECONDS`` after the last such reading.
+        """Read all files again, because a call by ``way`` failed. Do not read them if ``way`` has been replaced, or
+        within ``RENEW_SECONDS`` after the last such reading.
 
-        Raise BackendError if the present files cannot be used. These files are then the cause of the failed call.
+        Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
         """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:
@@ -126,7 +126,7 @@ class Login:
             self._read_again()
 
     def _read_again(self) -> None:
-        """Read the files again. If the files are unreadable or do not fit together, keep the old reading. Another
+        """Read the files again. If they are unreadable or do not fit together, keep the old reading, because another
         program may be replacing the files."""
         self._signature = signature(self._reading.files)
         try:

@@ -53,8 +53,8 @@ class Observed:
 
 
 def machine(member: Member, instance: Instance, before: Machine | None, began: float) -> Machine:
-    """Return the machine of the two entries. If the machine has not changed, return the object ``before``. ``began``:
-    the loop time of the observation.
+    """Return the machine that a member entry and an instance entry describe. If the machine has not changed, return the
+    object ``before``. ``began``: the loop time of the observation.
 
     If the id of ``instance`` differs from the member's id, ``instance`` is ignored, because it is an older or unrelated
     instance.
