@@ -46,8 +46,8 @@ class SharedList(Generic[Items]):
     def newer(self, pool: str, now: float, *, pace: float, deadline: float) -> ListResult[Items]:
         """Return a complete list that ``pool`` has not received yet. Raise BackendError if the list fails.
 
-        If another pool began a list less than half a ``pace`` ago, wait for that list and return it. Otherwise begin a
-        list at ``now``.
+        If another pool began to read a list less than half a ``pace`` ago, wait for that list and return it. Otherwise
+        read a new list. ``now``: the loop time at which a new list begins.
         """
         asked_at = time.monotonic()
         with self._lock:

@@ -92,10 +92,10 @@ def run_restore(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _opened(given: Path | None) -> Iterator[tuple[StateDir, KubeState | None]]:
-    """Open the state, and yield a directory for its files, and the state itself if a Kubernetes API has it.
+    """Open the state, and yield a directory for its files, and the state in a Kubernetes API (None if there is none).
 
-    If the state is in files, yield the directory of these files, and None. If the state is in a Kubernetes API, the
-    directory is temporary and empty. The caller copies the state from the API into this directory, or back.
+    If the state is in files, this is the directory of these files. If the state is in a Kubernetes API, the directory
+    is temporary and empty. A dump copies the state from the API into this directory; a restore copies it into the API.
     """
     state = open_state(given)
     if isinstance(state, StateDir):

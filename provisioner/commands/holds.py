@@ -209,9 +209,9 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the end of a message about an unknown name.
+    """Return the last part of the message that a name is unknown.
 
-    The end suggests a known name with similar spelling. If there is no such name, the end lists known names.
+    This part suggests a known name with similar spelling. If there is no such name, it lists known names.
     """
     return suggestion(name, sorted(names), many=True) or "; there is none"
 

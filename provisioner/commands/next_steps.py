@@ -56,7 +56,7 @@ class Sources:
         return {*(pool for pool, _ in self.memory.windows), *self.pool_status.pool_limits, *self.pool_status.pools}
 
     def unmet(self) -> UnmetDocuments:
-        """Return the object that describes, as documents, the machines that open requests lack."""
+        """Return an object that makes documents about the machines that open requests still lack."""
         return UnmetDocuments(self.memory, self.pool_status, pool_failures(self.memory), self.now)
 
     def local(self, at: float) -> str:

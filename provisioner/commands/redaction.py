@@ -158,9 +158,11 @@ def _is_secrets_name(text: str) -> bool:
 
 
 def harmless(value: Any, known: Collection[str], withheld: set[str], *, key: str = "", is_known: bool = False) -> Any:
-    """Return a document that an operator wrote, with only the values of the ``known`` settings.
+    """Return a document that an operator wrote, with only the values of the ``known`` settings. A known setting's value
+    that resembles a secret is also left out.
 
-    Add all other values to ``withheld``. ``key``: the key of ``value``. ``is_known``: True if this key is known.
+    Add each value that is left out to ``withheld``. ``key``: the key of ``value``. ``is_known``: True if this key is
+    known.
     """
     if isinstance(value, dict):
         return {

@@ -74,15 +74,16 @@ class LastValue:
     def idle(self) -> Mapping[str, float] | None:
         """Return the machines that are idle now; None if the source knows no machines.
 
-        Return no machine if the last read failed. Since its last reading, the source may have given work to a machine.
+        If the last read failed, no machine counts as idle, because the source may have given work to a machine since
+        its last reading.
         """
         if self.reading is not None and (self.reading.idle is None or not self.problem):
             return self.reading.idle
         return {}
 
     def decides(self, template: str) -> bool:
-        """Return True if the source decides about a template. Every source decides about machines whose template was
-        lost with the state; no source wants these machines."""
+        """Return True if the source decides about a template. If the state was lost, the templates of some machines are
+        unknown. Every source decides about these machines, and no source wants them."""
         return not self.templates or template in self.templates or template == NO_TEMPLATE
 
 
@@ -182,7 +183,8 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
     """Return the calls of this step.
 
     ``lost``: seconds left for each machine that HostFactory has to return; 0 for a machine that is gone. ``levels``:
-    the levels in the result of the previous step; empty for the first step after a start. ``now``: epoch seconds.
+    the numbers of machines that were wanted lately, from the result of the previous step; empty for the first step
+    after a start. ``now``: epoch seconds.
     """
     running = Counter(one.template for one in ours.running.values())
     shares = Counter({template: max(1, int(settings.fall_share * number)) for template, number in running.items()})

@@ -117,7 +117,7 @@ def decide(now: Condition) -> Decision:
     """Return the changes.
 
     A node with a record gets a machine of its request. If the request makes no such machine, or if the machine is lost,
-    the node is ended. Machines that no node needs any more are returned.
+    the node is set to DOWN or powered down. Machines that no node needs any more are returned.
     """
     on = {name: node for name, node in now.nodes.items() if not node.states & OFF}
     taken = {record.machine for record in now.records.values()} | now.returned
@@ -132,8 +132,8 @@ def decide(now: Condition) -> Decision:
 def _find_records(now: Condition, on: Mapping[str, SlurmNode], spare: Mapping[str, str]) -> dict[str, NodeRecord]:
     """Return the records of the nodes that are on.
 
-    A record may be lost with its file, or may be older than the node's machine. Then make the record from the node's
-    host name.
+    If a node has a machine, but its record is lost or names no machine yet, make the record from the node's host name,
+    which is the machine's name.
     """
     found = {node.host: name for name, node in on.items() if node.host in spare}
     older = {name: NodeRecord(spare[host], host) for host, name in found.items()}
@@ -169,9 +169,10 @@ def _is_replaced(now: Condition, record: NodeRecord) -> bool:
 
 
 def _find_end(now: Condition, record: NodeRecord | None) -> tuple[str, str]:
-    """Return the state by which a node ends, and the reason; empty texts if the node does not end.
+    """Return the state that a node must get because it has no machine or will lose its machine, and the reason. Return
+    empty texts if the node needs no such state.
 
-    The reason contains no machine's name, so that nodes that end together share a call.
+    The reason contains no machine's name, so that one call can change all nodes with the same reason.
     """
     if record is None:
         return "DOWN", "slurm_resume recorded no request; see its log"

@@ -80,7 +80,8 @@ class HostFactory:
         return str(self.call("requestReturnMachines", {"machines": list_hosts(names)})["requestId"])
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the machines that getReturnRequests asks to return, each with the seconds until its end."""
+        """Return the machines that HostFactory has to return according to getReturnRequests, each with the seconds until
+        its end."""
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:

@@ -99,11 +99,10 @@ def load(
 ) -> Provider:
     """Read both files of a provider instance.
 
-    HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names the instance. Without this variable, it is the only instance in
-    ``directory``.
+    HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names the instance. If this variable is not set, ``directory`` must contain
+    exactly one instance, and this instance is read.
 
-    Raises TemplatesError if a file is unreadable, or if no template is valid. Raises TemplatesError if the variable is
-    missing and ``directory`` has several instances.
+    Raises TemplatesError if a file is unreadable, if no template is valid, or if the instance is unknown.
     """
     name = environment.get("HF_PROVIDER_NAME") or environment.get("PROVIDER_NAME") or _only_name(os.fspath(directory))
     config_path = os.path.join(directory, f"{name}prov_config.json")

@@ -1,7 +1,8 @@
 """The slurm backend. A pool consists of one user's jobs in one partition, all made from one script.
 
-Slurm does not keep names unique. So a batch of creates begins with a list. If several jobs have the same name, all but
-one job are reported as doubles.
+Slurm accepts several jobs with the same name. Therefore the backend lists the jobs before a batch of creates, and
+submits no job under a name that is in the list. If the list has several jobs of a name, all but one job are reported as
+doubles.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ class SlurmBackend(ListingBackend[Document]):
         return job.identity is not None and job.identity.provisioner == self._owner.provisioner
 
     def is_shown(self, job: Job, sought: Mapping[str, str]) -> bool:
-        """Return True if the job is a machine of this pool. A job whose comment was changed is also such a machine if
-        ``sought`` has its uid."""
+        """Return True if the comment of the job says that the job is a machine of this pool. Also return True for any
+        other job of our user with the uid that ``sought`` has for the job's name."""
         return self._is_own(job) or (job.user == self._settings.user and job.uid == sought.get(job.name))
 
     def end(self, job: Job) -> MachineEnd | None:

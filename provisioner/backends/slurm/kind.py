@@ -52,7 +52,8 @@ class Slurm(JobKind[SlurmPool]):
         return problems
 
     def warnings(self, pool: SlurmPool) -> list[str]:
-        """Return warnings about a token sent in clear, and about machines that share a host."""
+        """Return warnings about a token that is sent in clear or is in ``environment``, and about machines that share a
+        host."""
         found = []
         if pool.endpoint.startswith("http://") and not pool.endpoint.startswith(LOCAL):
             found.append("endpoint: the token is sent in clear: use https://, or a socket (unix://)")

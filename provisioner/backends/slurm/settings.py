@@ -97,5 +97,5 @@ class SlurmPool(Pool):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key that two pools share only if they are the same pool."""
+        """Return a key that distinguishes the pool. Two pools with the same key would have the same jobs."""
         return ("slurm", self.endpoint, self.user, self.partition, self.account or "", str(self.script_file))

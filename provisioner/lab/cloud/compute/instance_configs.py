@@ -1,5 +1,5 @@
-"""Per-instance configurations. A member has one if createInstances gave the member its name. The configuration is kept
-until the member has left its group.
+"""Per-instance configurations. A member has a configuration if createInstances gave the member its name. The
+configuration is kept until the member has left its group.
 
 Preserved metadata is set on the instance. Preserved disks and addresses are only stored and shown. When an instance
 leaves, its configuration has the status ``DELETING``. Terraform's provider expects this status, but Google does not
