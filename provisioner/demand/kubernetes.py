@@ -1,4 +1,5 @@
-"""Unschedulable pods of a Kubernetes cluster as demand. A node is a machine of ours if it has the machine's name.
+"""Unschedulable pods of a Kubernetes cluster as demand. A node is a machine of ours if the node's name, up to its first
+dot, is the machine's name.
 
 Bound pods and nodes are read before unschedulable pods. So a pod that is bound between these reads is not counted
 twice.

@@ -80,8 +80,8 @@ class HostFactory:
         return str(self.call("requestReturnMachines", {"machines": list_hosts(names)})["requestId"])
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return the machines that HostFactory has to return according to getReturnRequests, each with the seconds until
-        its end."""
+        """Return those of the machines that HostFactory has to return, each with the seconds until its end. The
+        script getReturnRequests lists them."""
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
