@@ -117,8 +117,8 @@ def _in_lines(excerpt: Excerpt, id_: str) -> Subject | None:
 def _find_similar_ids(sources: Sources, id_: str) -> list[str]:
     """Return known ids that resemble an unknown id.
 
-    The unknown id may have the form of a machine's name, and contain the id of a known request. Then the machines of
-    this request come first.
+    If the unknown id has the form of a machine's name and contains the id of a known request, the machines of this
+    request come first.
     """
     ids = [*sources.memory.requests, *sources.memory.returns, *sorted(sources.pools())]
     name = short_name(id_)

@@ -104,8 +104,8 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Set or release a hold and print the effect. Raises StateError. Raises CommandFailed if the target is
-    unknown; then the holds stay unchanged."""
+    """Set or release a hold and print the effect. Raises StateError. If the target is unknown or cannot be cancelled,
+    raises CommandFailed and leaves all holds unchanged."""
     state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):
@@ -211,7 +211,7 @@ class _Known:
 def _known_names_message(name: str, names: set[str]) -> str:
     """Return the last part of the message that a name is unknown.
 
-    This part suggests a known name with similar spelling. If there is no such name, it lists known names.
+    This part suggests a known name with similar spelling. If no known name is similar, it lists known names.
     """
     return suggestion(name, sorted(names), many=True) or "; there is none"
 

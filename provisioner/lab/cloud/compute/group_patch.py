@@ -102,8 +102,8 @@ def mig_fingerprint(mig: Mig) -> str:
 
 
 def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
-    """Apply the patch to the MIG. The patch's operation calls this function at its end, after the operations of earlier
-    patches."""
+    """Apply the patch to the MIG at the end of the patch's operation. Since the call, other patches may have changed
+    the MIG's settings."""
     decided: dict[str, Any] = {}
     for path, (name, usual) in _DECIDES.items():
         given, value = _at(body, path)

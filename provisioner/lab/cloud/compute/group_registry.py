@@ -87,7 +87,8 @@ class Groups:
             mig.switches = switches
 
     def mig(self, project: str, scope: str, name: str) -> Mig:
-        """Return a MIG; raise 404 if there is no such MIG, or if the fault ``mig_gone`` strikes it."""
+        """Return a MIG; raise 404 if there is no such MIG, or if the fault ``mig_gone`` strikes it. If the fault
+        ``resized`` strikes it, begin to resize the MIG first."""
         mig = self.migs.get((project, scope, name))
         if mig is None or self.world.strikes("mig_gone", name):
             path = f"projects/{project}/{scope}/instanceGroupManagers/{name}"
@@ -147,8 +148,8 @@ class Groups:
         return self.operations.begin("delete", target, request_id, effect)
 
     def templates(self, project: str) -> dict[str, MigSpec]:
-        """Return the project's instance templates by name. A template is shown as the spec of a MIG that was made with
-        it."""
+        """Return the project's instance templates by name. The spec of a MIG that was made from a template represents
+        the template."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:

@@ -181,7 +181,7 @@ def _resize(call: Call) -> Document:
 def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
     """Begin a mutation, and return its operation.
 
-    If an earlier call had the same requestId, begin no mutation. Then return the operation of the earlier call.
+    If an earlier call had the same requestId, begin no mutation, and return the operation of the earlier call.
     """
     mig, request_id = call.mig(), call.query.get("requestId", "")
     operation = call.groups.operations.repeated(mig.spec.path, request_id)

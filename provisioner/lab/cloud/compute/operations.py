@@ -242,7 +242,7 @@ class Operations:
         }
 
     def pending(self, target: str) -> bool:
-        """Return True while a call on this target has not taken effect yet."""
+        """Return True while an operation on this target has not ended."""
         return self._pending[target] > 0
 
     def reset(self) -> None:
@@ -259,7 +259,8 @@ class Operations:
         return operation.ended is not None and self.world.wall() - operation.ended > self.timings.operation_retention
 
     def _forget(self) -> None:
-        """Remove the operations that ended so long ago that they can no longer be queried."""
+        """Remove operations that ended so long ago that callers can no longer query them, and request ids that are too
+        old to be recognised. Each call checks only the two oldest of each."""
         for key in list(itertools.islice(self._operations, 2)):
             if self._expired(self._operations[key]):
                 del self._operations[key]
