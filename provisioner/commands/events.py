@@ -42,8 +42,8 @@ def listen(events: Events, prefix: str, seconds: float | None, *, as_json: bool)
     """Print every message until the time is over, SIGTERM arrives, or the stream breaks.
 
     ``seconds``: the time; None for no limit. Raises CommandFailed with the reason if the stream broke. Raises
-    BrokenPipeError if the reader of the output has gone. Otherwise the stream would take further messages from the
-    subscription, and they would be lost.
+    BrokenPipeError as soon as the reader of the output has gone, because further messages would be taken from the
+    subscription and lost.
     """
     from provisioner.backends.pubsub_events import EventStream
 

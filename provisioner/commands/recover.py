@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _pool_status(options: argparse.Namespace, state: intent_recovery.RecoverableState) -> PoolStatus:
-    """Return the pool status that the loop wrote.
+    """Return the pool status that the loop wrote; an empty pool status if it is unreadable.
 
     If the pool status has no limits, add the limits of the configuration. If the configuration cannot be read, add no
     limits.
@@ -82,7 +82,8 @@ def _recovery(
 ) -> tuple[Recovery, Mapping[str, Observation]]:
     """Return the recovery plan, and the observations on which the plan is based.
 
-    If intent.json is fine, the pools are not observed. Otherwise the observation needs a valid configuration.
+    If intent.json is fine, the pools are not observed, and there are no observations. Otherwise the pools are observed,
+    which needs a valid configuration.
     """
     files = intent_recovery.read_files(state)
     if files.is_fine("intent"):

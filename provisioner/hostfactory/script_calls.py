@@ -80,8 +80,8 @@ class HostFactory:
         return str(self.call("requestReturnMachines", {"machines": list_hosts(names)})["requestId"])
 
     def reclaimed(self, names: Sequence[str]) -> dict[str, int]:
-        """Return those of the machines that HostFactory has to return, each with the seconds until its end. The
-        script getReturnRequests lists them."""
+        """Call getReturnRequests, and return the machines among ``names`` that HostFactory has to return, each with the
+        seconds until its end."""
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class Members:
         self.show(member)
 
     def show(self, member: Member) -> None:
-        """List the member as it is now, unless it has left."""
+        """Let lists show the member as it is now, unless it has left."""
         if self.has_member(member):
             self.shelf.put(member.name, self._document(member))
 

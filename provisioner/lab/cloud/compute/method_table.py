@@ -189,7 +189,7 @@ def accepted(call: Call, begin: Callable[[Mig, str], Operation]) -> Document:
 
 
 def _list_managed(call: Call) -> Document:
-    """Return the requested page of members. If the group is PAGELESS, always return all members."""
+    """Return the requested page of members. If the group is PAGELESS, return all members that match the filter."""
     mig = call.mig()
     list_call = call.list_call(mig.spec.name)
     if not mig.paginated:
