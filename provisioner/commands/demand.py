@@ -84,11 +84,11 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _only_service(directories: Directories) -> Iterator[HostFactory]:
-    """Acquire the right to make the steps, and yield a ``HostFactory`` that calls the scripts. Release the right at the
-    end of the block.
+    """Acquire the right to make the steps, yield a ``HostFactory`` that calls the scripts, and release the right.
 
-    The right is a lock in the state directory. If the state is in a Kubernetes API, the right also needs a Lease. If
-    this process loses the right, calls raise SystemExit. Raises StateError if another process has the right.
+    The right is a lock in the state directory. If the state is in a Kubernetes API, the right also needs a Lease. The
+    ``check`` of the ``HostFactory`` raises SystemExit if this process has lost the right. Raises StateError if another
+    process has the right.
     """
     lock, store = LockFile(os.path.join(directories.state, "demand.lock")), find_store(os.environ)
     # A script that outlives a killed process holds the lock, too, so no step begins before its request is recorded.

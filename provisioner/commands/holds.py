@@ -104,8 +104,8 @@ def _reason(text: str) -> str:
 
 
 def run(verb: Verb, options: argparse.Namespace) -> int:
-    """Set or release a hold and print the effect. Raises StateError. If the target is unknown or cannot be cancelled,
-    raises CommandFailed and leaves all holds unchanged."""
+    """Set or release a hold and print the effect. Raises StateError. Raises CommandFailed, before any hold is changed,
+    if the target is unknown or cannot be cancelled."""
     state = open_state(options.state_dir)
     known = _Known(options, state)
     if refusal := known.refusal_message(verb, options.target):

@@ -117,9 +117,9 @@ class ClusterSource(SourceSettings):
 
         A machine is wanted if it works or if waiting jobs need it. A machine is idle if it has no work.
 
-        HostFactory's file may promise larger machines than the template makes. A job that fits only the promised size
-        would then request machines for ever. Therefore the real size counts if it is smaller than the promised size.
-        The real size is the size of the largest machine of the template that was seen without work.
+        HostFactory's file may promise larger machines than a template makes, and a job that fits only the promised
+        size would request machines for ever. Therefore the size of the largest machine that was seen without work
+        counts, if this size is smaller.
         """
         others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
         running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}

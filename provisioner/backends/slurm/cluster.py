@@ -18,7 +18,7 @@ JobsByName = Mapping[str, Sequence[Document]]
 
 
 class Cluster:
-    """A Slurm cluster. Only the methods send calls; ``__init__`` sends none."""
+    """A Slurm cluster. The constructor sends no call."""
 
     def __init__(self, pool: SlurmPool, seconds: float = CALL_SECONDS) -> None:
         """Prepare the calls. ``pool``: any pool of the cluster. Raise BackendError if the file of certificate

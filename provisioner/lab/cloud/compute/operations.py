@@ -260,7 +260,7 @@ class Operations:
 
     def _forget(self) -> None:
         """Remove operations that ended so long ago that callers can no longer query them, and request ids that are too
-        old to be recognised. Each call checks only the two oldest of each."""
+        old to be recognised. Only the two oldest operations and the two oldest request ids are checked."""
         for key in list(itertools.islice(self._operations, 2)):
             if self._expired(self._operations[key]):
                 del self._operations[key]
