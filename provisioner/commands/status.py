@@ -1,7 +1,8 @@
 """The command ``provisioner status``: show the state of requests, machines, pools and loop.
 
-The command also shows the problems that need an operator. With ``--watch``, it reads the state again and again. On a
-terminal, it draws a picture and updates it. Otherwise it prints a block of text for each reading.
+The command also shows the problems that need an operator. With ``--watch``, the command reads the state again and
+again. On a terminal, each reading updates a picture. If the output is not a terminal, or is JSON or YAML, each reading
+is printed below the previous reading.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def read_pod(pod: Object, settings: Kubernetes, fleet: Fleet) -> list[Jobs]:
     """Return a pod as a list with one job; an empty list if a new node would not help.
 
     A new node does not help a pod that is gated, is being deleted, or waits for a volume claim. The list is also empty
-    before the scheduler has tried the pod. It is empty, too, while the scheduler preempts other pods for this pod.
+    if the scheduler has not tried the pod yet, or preempts other pods for this pod.
     """
     status = pod.get("status") or {}
     tried = [one for one in status.get("conditions") or () if one["type"] == "PodScheduled"]

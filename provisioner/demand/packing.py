@@ -140,8 +140,8 @@ class ClusterSource(SourceSettings):
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:
         """Return the seconds for which each idle machine has been idle.
 
-        A machine is idle if at least two reads in a row show no work. A single read may fall between two jobs. A
-        machine that has not joined in time is idle, too.
+        A machine is idle if at least two reads in a row show no work, because a single read may fall between two jobs.
+        A machine that has not joined in time counts as a machine without work.
         """
         joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
         works = joins | {name: member.works for name, member in members.items()}

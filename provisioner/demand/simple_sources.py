@@ -133,7 +133,7 @@ class Window(Section):
     def covers(self, now: float, zone: ZoneInfo) -> bool:
         """Return True if the window contains the time ``now`` (epoch seconds).
 
-        At a change of clocks, the local time of the window's begin or end may not exist, or may occur twice. Then the
+        If the local time of the window's begin or end does not exist or occurs twice, because clocks are changed, the
         window is as long as possible.
         """
         today = datetime.fromtimestamp(now, zone).date()

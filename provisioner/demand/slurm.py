@@ -1,8 +1,8 @@
 """Pending jobs of a Slurm cluster as demand, by Slurm's own commands. A node is a machine of ours if its name or its
 host name is the machine's name.
 
-By the option ``--array``, ``squeue`` prints one line for each pending element of a job array. Otherwise it would print
-all elements in one line, and would cut off a long list.
+With the option ``--array``, ``squeue`` prints one line for each pending element of a job array. Without this option,
+``squeue`` would print all elements in one line, and would cut off a long list.
 
 Nodes are read before jobs. So a job that starts between these reads is not counted twice.
 """

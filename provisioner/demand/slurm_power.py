@@ -249,8 +249,8 @@ class SlurmPower:
     def _read(self) -> Condition:
         """Return the present condition.
 
-        The requests are polled before slurmctld is asked, because slurmctld may be silent for long. Otherwise the loop
-        might count the requests as forgotten.
+        The requests are polled before slurmctld is asked, because slurmctld may be silent for long. A request without
+        a poll for so long might count as forgotten.
         """
         with self._records.changing() as current:  # Slurm's programs write both under this lock
             records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)

@@ -162,8 +162,8 @@ class Directories:
 
     @property
     def state(self) -> str:
-        """Return the state directory: HF's work directory. Under LSF, all providers share LSF's data directory; then
-        return a directory of our own in the data directory."""
+        """Return the state directory: HF's work directory. Under LSF, this is the instance's own directory in LSF's
+        data directory, which all providers share."""
         directory = self._own_directory("HF_PROVIDER_WORKDIR", "HF_WORKDIR", "work")
         if not directory and (data := self.environment.get("PRO_DATA_DIR")):
             directory = os.path.join(data, self.name)

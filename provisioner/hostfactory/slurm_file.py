@@ -76,7 +76,7 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
 def load(directory: str, templates: Collection[str]) -> tuple[SlurmFile | None, list[Problem]]:
     """Read the file in the configuration directory. Return the valid part of the file, and the file's mistakes.
 
-    If there is no file, the valid part is None. Then Slurm does not use this provider.
+    If there is no file, the valid part is None, because Slurm does not use this provider.
 
     ``templates``: ids of the valid templates. Raises TemplatesError if the file is unreadable or is not a JSON object
     of the right form.

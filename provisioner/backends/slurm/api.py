@@ -89,8 +89,8 @@ class Token:
         return token
 
     def problem(self) -> str:
-        """Return a warning if the token will soon expire; else an empty text. If ``read`` would raise, the text is
-        empty, too."""
+        """Return a warning if the token will soon expire. The text is empty if it will not expire soon, or if ``read``
+        would raise."""
         try:
             times = self._times(self.read())
         except BackendError:
@@ -229,7 +229,8 @@ class SlurmApi:
 
 
 def _class_of(status: int, number: int, text: str) -> ErrorClass:
-    """Return the class of an error. Its number decides, or else its text, or else ``status``.
+    """Return the class of an error. The error's number decides. If the number is unknown, the error's text decides. If
+    the text is unknown, too, ``status`` decides.
 
     The status comes last, because slurmctld uses one status for all errors: 422 from Slurm 26.05 on, and 500 before.
     """

@@ -29,8 +29,8 @@ def insert_error(error: Document) -> OperationError:
 def stockout(spec: MigSpec, zone: str, code: str = STOCKOUT) -> Document:
     """Return the error for missing capacity in a zone.
 
-    If ``code`` begins with ``STOCKOUT``, the error also has ``errorDetails``. Published reports of users show this
-    field for such codes.
+    If ``code`` begins with ZONE_RESOURCE_POOL_EXHAUSTED, the error also has ``errorDetails``, because reports that
+    users have published show this field for such codes.
     """
     where = f"The zone 'projects/{spec.project}/zones/{zone}' does not have enough resources available"
     detail = " '(resource type:compute)'." if code.endswith("_WITH_DETAILS") else ""

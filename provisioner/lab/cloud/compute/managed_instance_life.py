@@ -1,6 +1,6 @@
 """Changes to the members of a simulated managed instance group (MIG). Calls, VMs and others make these changes.
 
-Fault modes that play changes by others. Targets: the VM's name, the MIG, the zone.
+Fault modes that simulate changes by others. Targets: the VM's name, the MIG, the zone.
 
 * ``abandoned``: a member is taken out of the MIG ``seconds`` (60) after it runs
 * ``recreated``: a member is recreated ``seconds`` (60) after it runs

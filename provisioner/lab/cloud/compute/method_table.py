@@ -120,8 +120,8 @@ def unknown_place(switch: UnknownPlace, project: str, scope: str) -> ApiError:
 
 @dataclass(frozen=True)
 class Collection:
-    """Resources of a project. The method ``list`` shows the resources of one zone or region. ``aggregatedList`` shows
-    all."""
+    """Resources of a project. The method ``list`` shows the resources of one zone or region. The method
+    ``aggregatedList`` shows the resources of all zones and regions."""
 
     kind: str
     """The type of the resources in a zone, as in Google's field ``kind``, such as ``instanceGroup``."""

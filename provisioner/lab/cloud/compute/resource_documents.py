@@ -224,7 +224,7 @@ def error_document(error: ApiError) -> Document:
 
 
 def warning(code: str, message: str, data: Mapping[str, str]) -> Document:
-    """Return the warning in an incomplete list."""
+    """Return a warning in the form in which lists contain it."""
     return {"code": code, "message": message, "data": [{"key": key, "value": value} for key, value in data.items()]}
 
 
@@ -234,7 +234,7 @@ def unreachable(scope: str, code: str = "UNREACHABLE") -> Document:
 
 
 def nothing_in(scope: str) -> Document:
-    """Return the warning of an aggregated list for a zone or region without resources."""
+    """Return the warning of an aggregated list for a zone or region without resources on the page."""
     return warning("NO_RESULTS_ON_PAGE", f"There are no results for scope '{scope}' on this page.", {"scope": scope})
 
 

@@ -197,8 +197,8 @@ class UnknownProject(StrEnum):
 
 @dataclass(frozen=True)
 class Switches:
-    """Behaviours that no public text settles. Each default is the behaviour that is the most difficult for the
-    caller."""
+    """Behaviours of Compute Engine that no public text describes. Each default is the behaviour that is the most
+    difficult for the caller."""
 
     duplicate_name: Duplicate = Duplicate.OPERATION_ERROR
     cancel_creating: bool = False
