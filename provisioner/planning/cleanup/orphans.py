@@ -1,7 +1,7 @@
-"""Orphans, and machines that HF's lists no longer name.
+"""Orphans, and machines that are missing from HF's own lists of its machines.
 
-Orphans are machines with our identity that no request explains. The loop deletes orphans slowly. Machines that HF's
-lists no longer name are deleted only if this is configured.
+Orphans are machines with our identity that no request explains. The loop deletes orphans slowly. It deletes machines
+that HF's lists omit only if this is configured.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ UNLISTED = Failure(ErrorClass.OTHER, "No list of HostFactory named the machine a
 
 
 def open_unrecorded_slots(draft: Draft) -> None:
-    """Open a slot for each machine of an open request that memory lacks. Memory lacks such a machine if memory is an
-    old copy.
+    """Open the slots that memory lacks because memory is an old copy: a slot for each existing machine of an open
+    request.
 
-    Also complete closed slots that a rebuilt memory contains without a pool, because their machines seemed gone. If
-    such a machine exists, record its pool in the slot. A later step then deletes the machine.
+    Also complete the closed slots that have no pool. A rebuilt memory contains such slots for machines that seemed
+    gone. If such a machine exists, record its pool in the slot. A later step then deletes the machine.
     """
     for pool, names in draft.unknown.items():
         for name in list(names):
@@ -178,7 +178,7 @@ def _is_shown(snapshot: Snapshot, name: str) -> bool:
 def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Set[str]) -> None:
     """Note the machines in HF's lists that have no slot and that no snapshot shows. HF is then asked to return them.
 
-    Only names of our shape count. While the brake is latched, no machine is noted.
+    Names that this provisioner cannot have made are skipped. While the brake is latched, no machine is noted.
     """
     absent: dict[str, float] = {}
     lost: list[str] = []
@@ -199,7 +199,7 @@ def _note_lost_unknown_machines(draft: Draft, activity: HfActivity, returned: Se
 
 
 def find_unlisted(draft: Draft, activity: HfActivity) -> None:
-    """Note the machines that were reported to HF and that HF's lists no longer name. Delete these machines only if
+    """Note the machines that were reported to HF and that HF's lists omit. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
     Time counts only while HF sends lists. If HF's lists stop for a while, each machine's time starts again at 0.
@@ -250,8 +250,11 @@ def _delete_unlisted(draft: Draft, activity: HfActivity, unlisted: Mapping[str, 
 
 
 def release_brake(memory: Memory) -> Memory:
-    """Return the memory after an operator has released the brake. The release accepts the loss that the brake
-    reported."""
+    """Return the memory after an operator has released the brake. The orphans and unlisted machines that are known now
+    do not latch the brake again.
+
+    If the brake reported a wrong endpoint, the pool's next endpoint identity counts as right.
+    """
     brake, places = memory.brake, memory.places
     if brake is not None and brake.reason is BrakeReason.WRONG_ENDPOINT:
         # Only the machines of the brake's pool are confirmed to be gone.

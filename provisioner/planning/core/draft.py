@@ -139,7 +139,7 @@ class Draft:
             yield self.requests[id_]
 
     def slots(self) -> Iterator[tuple[RequestRecord, Slot]]:
-        """Yield every slot with its request, like ``records``."""
+        """Yield every slot with its request. Both contain the changes so far."""
         return ((record, slot) for record in self.records() for slot in record.slots.values())
 
     def find_slot(self, name: str) -> Slot | None:
@@ -222,7 +222,7 @@ class Draft:
     def count_failed_boot(self, slot: Slot, failure: Failure) -> None:
         """Count a failed boot against the window of the slot's pool and template.
 
-        In a failed boot, the machine did not run. Its create was accepted or may have been carried out.
+        A boot has failed if the machine did not run although its create was accepted, or was perhaps carried out.
         """
         key = slot.pool, self.requests[slot.request].template
         before, asked_at = self.window(*key), slot.asked_at

@@ -1,7 +1,8 @@
 """Holds: how they affect pools, requests, returns and machines.
 
-Under stop-all, each pool is treated as busy and gets no actions. If a deadline passes meanwhile, the answer gives the
-hold as the reason. The deadline takes effect when the operator releases the hold.
+Under stop-all, each pool is treated as busy and gets no creates or deletes. Requests and returns still end at their
+deadlines. HF then reads the hold as the reason why machines were not made or not deleted. After the operator has
+released the hold, the loop deletes the returned machines.
 
 The module uses no I/O, clock or logger.
 """

@@ -65,8 +65,8 @@ def count_missing(record: RequestRecord) -> int:
 def find_missing_tries(record: RequestRecord) -> list[Tries]:
     """Return the earlier tries of each missing machine of a request. Machines with the fewest failed tries come first.
 
-    A failed slot leaves a number of failed tries, usually one more than it began with. If another slot began with this
-    number, that slot has already replaced the failed slot. Each slot replaces only one failed slot.
+    The machine of a failed slot is missing unless another slot replaces the failed slot. The replacement begins with
+    the failed slot's tries, plus one if its failure counts as a try. Each slot replaces only one failed slot.
     """
     wanted = count_missing(record)
     if wanted <= 0:
@@ -88,8 +88,8 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
 def _tries_after(slot: Slot) -> Tries:
     """Return the earlier tries of the slot that will replace the given slot.
 
-    If the given slot's failure counts as a try, the result includes the given slot. If the given slot only ran out of
-    time, the failure of an earlier try stays.
+    The given slot is one of these tries if its failure counts as a try. The last failure is usually the given slot's
+    failure. But if the given slot only ran out of time, the failure before it explains more and stays.
     """
     failure, before = slot.failure, slot.tries.failure
     if failure is None:

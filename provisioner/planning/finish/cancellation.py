@@ -35,13 +35,11 @@ from provisioner.planning.finish.returns import report_unread_as_failed
 
 
 def note_reported(draft: Draft, activity: HfActivity) -> None:
-    """Note the terminal answers that HF knows. HF knows an answer if a script has read it.
+    """Note the terminal answers that HF knows, because a script has read the answer or HF lists a machine of the
+    request. Answers to an operator count as known at once.
 
-    HF also knows the answer if HF lists a machine of the request. The answer to an operator's own request counts as
-    known at once.
-
-    The answer to a return request counts as known if HF never asks for it. HF may not know such a request's id, because
-    HF killed the script too early.
+    The answer to a return request also counts if HF makes other calls for ``cancel_after_seconds`` without polling it.
+    HF may lack its id, because HF killed the script.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
         is_read = record.id in activity.read_ids or record.rc_account == OPERATOR_ACCOUNT

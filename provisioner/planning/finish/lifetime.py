@@ -84,11 +84,11 @@ def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | Non
 
 
 def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[RequestRecord]) -> int:
-    """Return how many machines of a template may retire at a time: usually ``RETIRING_SHARE`` of its machines, but at
-    least one.
+    """Return how many machines of a template may retire at a time: ``RETIRING_SHARE`` of its machines, but at least
+    one.
 
-    If no pool of the template can replace a machine, at most one may retire, and none while an open request of the
-    template lacks machines.
+    If no pool of the template can replace a machine, the limit is one. If an open request of the template also lacks
+    machines, the limit is 0.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
         open_ = [record for record in records if record.ended is None]

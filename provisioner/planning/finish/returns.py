@@ -40,8 +40,7 @@ def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, s
 
 
 def settle_returns(draft: Draft) -> None:
-    """Advance each open return request. A return request ends when every name in it has a result. ``busy``: pools that
-    get no deletes now."""
+    """Advance each open return request. A return request ends when every name in it has a result."""
     for record in list(draft.returns.values()):
         if record.ended is not None:
             continue
@@ -110,7 +109,7 @@ def _unknown_machine_result(
     draft: Draft, name: str, absent: dict[str, float], sent: dict[str, float]
 ) -> ReturnResult | None:
     """Return the result for a returned name without a slot; None while the result is unknown. Delete the machine if it
-    has our identity or if the configuration adopts its name."""
+    has our identity, or if its name begins with one of ``adopt_prefixes``."""
     for pool, snapshot in draft.snapshots.items():
         machine = snapshot.machines.get(name)
         if machine is None and name not in snapshot.foreign:

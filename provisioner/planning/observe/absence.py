@@ -72,10 +72,10 @@ def _may_appear(slot: Slot) -> bool:
 
 
 def _expected_since(slot: Slot) -> float:
-    """Return the moment after which an observation must begin to prove that the machine is gone.
+    """Return the moment until which an observation without the machine proves nothing.
 
-    The result is the later of two moments: the close of the slot, and the last moment at which the create could take
-    effect.
+    Only an observation that begins later proves that the machine is gone. The moment is the close of the slot or the
+    last moment at which the create could take effect, whichever is later.
     """
     may_appear_until = (slot.submitted_at or 0.0) + (0.0 if slot.observed.is_accepted else LATE_CREATE)
     return max(may_appear_until, slot.deletion.closed_at or 0.0)

@@ -33,7 +33,7 @@ def apply_outcomes(
     """Return a plan without actions. The plan contains the memory after the outcomes of batches, and the changes of
     slots and windows.
 
-    ``unsent``: actions that were planned but not sent. The plan undoes the records about these actions in memory.
+    ``unsent``: actions that were planned but not sent. Memory records them as sent, so the plan corrects these records.
     """
     draft = Draft(memory, {}, limits, now)
     for outcome in outcomes:

@@ -64,8 +64,7 @@ class EarlyLosses:
     def judge(self) -> None:
         """Close the windows of pools and templates that lost most machines early.
 
-        Open a closed window if a machine has outlived its first minutes. This machine must have been requested after
-        the close.
+        Open a closed window if a machine has outlived its first minutes and was requested after the window was closed.
         """
         draft = self._draft
         for key, losses in self._news.items():
@@ -98,10 +97,8 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Open a window that early losses have closed, if a machine has outlived its first minutes.
-
-    This machine must have been requested after the close.
-    """
+    """Open a window that early losses have closed if a machine has outlived its first minutes and was requested after
+    the window was closed."""
     for record, slot in draft.slots():
         key = slot.pool, record.template
         former = closed.get(key)

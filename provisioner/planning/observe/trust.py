@@ -150,7 +150,7 @@ def confirm_seconds(limits: PoolLimits) -> float:
 def needs_later_list(draft: Draft, slot: Slot) -> bool:
     """Return whether the loss of a machine in a distrusted pool needs a later list as proof.
 
-    If so, ask for a plan at the moment at which such a list may begin.
+    In this case, also ask for a plan at the earliest moment at which such a list may begin.
     """
     distrusted = draft.distrusted.get(slot.pool)
     if distrusted is None:

@@ -1,7 +1,7 @@
 """Rebuild a lost memory from intent, the last answers to HF, and complete snapshots of all pools.
 
-A request gets no creates if its time is over by the clock that wrote intent. New slots get numbers that were never
-used. The brake is latched (law: the brake).
+A request whose time is over gets no creates. The clock that wrote the request's creation time into intent decides
+whether the time is over. New slots get numbers that were never used. The brake is latched (law: the brake).
 """
 
 from __future__ import annotations

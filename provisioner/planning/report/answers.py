@@ -110,8 +110,7 @@ def find_revised(before: Memory, after: Draft) -> dict[str, Answer]:
 
 
 def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
-    """Return the answer to a return request. The answer lists each named machine, even while the machine has
-    leftovers."""
+    """Return the answer to a return request. The answer lists each named machine, with or without a slot."""
     machines = [_return_entry(name, record, find_slot(memory.requests, prefix, name)) for name in record.names]
     return _answer(record.id, record.ended or RequestStatus.RUNNING, record.message, machines)
 
