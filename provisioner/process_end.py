@@ -1,8 +1,8 @@
 """The end of a process: Ctrl-C ends a command at once, with exit code 130 and without a traceback.
 
-The end does not wait for threads. Code that creates another process or a temporary directory must run inside
-``interruptible``. A thread that waits for the process must run inside ``ends_process``. Neither the process nor the
-directory then outlives this process.
+The end does not wait for threads. Code that starts a child process or creates a temporary directory must run inside
+``interruptible``. A thread that waits for a child process must run inside ``ends_process``. Then neither the child nor
+the directory outlives this process.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def end(code: int = INTERRUPTED) -> None:
 
 @contextmanager
 def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Turn Ctrl-C into KeyboardInterrupt inside the block. Call ``undo`` at the end of the block, whether or not Ctrl-C
-    was pressed.
+    """Turn Ctrl-C into KeyboardInterrupt inside the block. Call ``undo`` at the end of the block, with or without
+    Ctrl-C.
 
     If a second Ctrl-C interrupts ``undo``, ``undo`` is called again.
     """

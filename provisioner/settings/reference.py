@@ -85,7 +85,7 @@ class _Untitled(GenerateJsonSchema):
         return False
 
     def sort(self, value: Any, parent_key: str | None = None) -> Any:
-        """Return the settings in the order of the page."""
+        """Return the schema unsorted, so that its settings keep the order of the page."""
         return value
 
 
@@ -124,8 +124,8 @@ def _prefix(kind: Kind[Any]) -> str:
 
 
 def _object(model: type[Section], prefix: str = "") -> Json:
-    """Return the schema of a model's settings that the file may contain. ``prefix``: the beginning of the definitions'
-    names."""
+    """Return the schema of those settings of a model that the file may contain. ``prefix``: the beginning of the
+    definitions' names."""
     whole = model.model_json_schema(schema_generator=_Untitled, ref_template=f"#/$defs/{prefix}{{model}}")
     properties = {name: whole["properties"][name] for name in model.model_fields if name not in NOT_WRITTEN}
     return {

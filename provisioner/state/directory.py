@@ -214,8 +214,7 @@ class StateDir(StateFiles):
         return os.path.exists(self._taken_release)
 
     def forget_release(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
-        Raises StateUnwritable."""
+        """Forget, durably, the release of the brake that ``take_release`` found last. Raises StateUnwritable."""
         atomic.remove(self._taken_release)
 
     # --- the scripts' calls -------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ class IntentFile(StateFile):
     def read_newest(self) -> tuple[Intent, int]:
         """Return all of intent, and the newest generation ever written.
 
-        If an old copy was put back, the newest generation is higher than the intent's own generation. NFS caches may be
-        late, so the method first reads an older file again. Raises the errors of ``read``.
+        If an old copy was put back, the newest generation is higher than the intent's own generation. An old file is
+        first read again, because an NFS cache may be late. Raises the errors of ``read``.
         """
         for _ in tries():
             newest = self.known_generation()  # before the data, see ``StateFile.condition``

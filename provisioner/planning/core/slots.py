@@ -30,7 +30,7 @@ CANCELLED_BY_OPERATOR = "Cancelled by an operator: "
 
 
 def find_slot(requests: Mapping[str, RequestRecord], prefix: str, name: str) -> Slot | None:
-    """Return the slot with this name; None if the name has another shape or the slot is unknown."""
+    """Return the slot with this name; None if the name is no machine name of ours, or if the slot is unknown."""
     parts = split_name(prefix, name)
     record = requests.get(parts[0]) if parts else None
     return record.slots.get(parts[1]) if parts and record else None

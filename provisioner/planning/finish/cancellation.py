@@ -77,8 +77,8 @@ def cancel_unpolled(draft: Draft, activity: HfActivity) -> None:
 
 
 def is_forgotten(record: RequestRecord, limits: Limits, silence: float) -> bool:
-    """Return whether HF has forgotten a request. HF cannot forget an operator's request, or a request whose terminal
-    answer HF has read.
+    """Return whether HF has forgotten a request. A request is not forgotten if HF does not need to poll it: an
+    operator's request, or a request that has ended and whose answer HF has read.
 
     ``silence``: seconds in which HF has made other calls but has not polled the request.
     """
