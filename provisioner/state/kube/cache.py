@@ -2,8 +2,8 @@
 server's watch.
 
 The server ends each stream of the watch after ``STREAM_SECONDS``. The next stream goes on from the last version. A
-longer silence proves that the contact is lost. The cache lists the objects again after ``410 Gone``, or if the server's
-version became lower.
+longer silence proves that the contact is lost. The cache lists the objects again after ``410 Gone``. It also does so if
+the server's version became lower, because etcd was then restored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLOSE_SECONDS = 2.0
 
 
 class Disordered(StateError):
-    """Raised if a stream cannot be followed any further. The cache must then list the objects again."""
+    """Raised if the cache cannot follow a stream any further. The cache must then list the objects again."""
 
 
 class ListedObjects:

@@ -272,8 +272,9 @@ class ApiServer:
     ) -> Response:
         """Call the server. Return the response if its status is 2xx or in ``ANSWERED``.
 
-        A call without a response is repeated once, so make only calls that may be repeated. ``content``: type of the
-        body. ``partial``: list only the metadata of objects.
+        Make only calls that may be repeated. A call is repeated once if the server does not respond, refuses the login
+        or fails (429 or 5xx). If the server sends Retry-After, the call is repeated until ``seconds`` are over.
+        ``content``: type of the body. ``partial``: list only the metadata of objects.
 
         Raises StateError, in particular StateUnreachable or StateDenied. Raises StateMissing if the resource kinds or
         the namespace are missing.

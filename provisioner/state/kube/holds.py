@@ -124,8 +124,8 @@ class ProvisionerObject:
         return found is not None
 
     def forget_release(self) -> None:
-        """Forget, durably, the release of the brake that an operator asked for and ``take_release`` last reported.
-        Raises StateError, in particular Conflict if the object has changed since."""
+        """Forget, durably, the release of the brake that ``take_release`` found last. Raises StateError, in particular
+        Conflict if the object has changed since."""
         if self._taken:
             self.patch({"metadata": {"resourceVersion": self._taken}, "spec": {"release": None}})
         self._taken = ""

@@ -65,8 +65,8 @@ class KubeIntent:
         return {name: one for cache in self._caches for name, one in cache.objects.items()}
 
     def _check_caches(self) -> tuple[int, ...]:
-        """Return the versions of the caches. If etcd was restored, note this first. If an operator has released the
-        brake, make an old intent current. Raises StateError."""
+        """Return the versions of the caches. If etcd was restored since the last call, treat intent as an old copy. If
+        an operator has released the brake since then, treat intent as current again. Raises StateError."""
         for cache in self._caches:
             cache.check()
         if (restores := sum(cache.restores for cache in self._caches)) > self._restores:
@@ -128,8 +128,9 @@ class KubeIntent:
     def condition(self) -> Condition:
         """Return NEW if the state is unused, else FINE.
 
-        An old intent (after a restore of etcd) is FINE, too, because an operator declares it current by releasing the
-        brake. A recovery only adds the records that intent lacks.
+        After a restore of etcd, intent is an old copy, but still FINE. `provisioner recover` need not rewrite it,
+        because it becomes current when an operator releases the brake. A recovery only adds the records that intent
+        lacks.
         """
         return Condition.FINE if self.existed() else Condition.NEW
 
@@ -159,7 +160,7 @@ class KubeIntent:
         self._memory.remove_pieces(id_)
 
     def known_generation(self) -> int:
-        """Return intent's own generation. No object records a newer generation (see ``condition``)."""
+        """Return intent's own generation, because no object records a newer generation."""
         return self.read().generation
 
     def restore(self, wanted: Intent) -> None:

@@ -270,7 +270,8 @@ class KubeTurn(SignedLease):
                 log.exception("Lease was not renewed, unexpectedly")
 
     def _report(self, error: StateError | None = None) -> None:
-        """Log a failed renewal, unless the previous renewal failed, too. Log a lost Lease. Store the error."""
+        """Store the error of a failed renewal; None after a success. Log the first of several failures in a row, and
+        each loss of the Lease."""
         if error and (not self._failure or isinstance(error, StateStale)):
             log.warning("Lease cannot be read or renewed", extra={"error": str(error)})
         self._failure = error

@@ -78,7 +78,7 @@ class KubeMemory(MemoryReader):
         return self.exists() or self._find_noted() > 0
 
     def signature(self) -> object:
-        """Return a value that changes if etcd is restored. Otherwise only this process changes memory."""
+        """Return a value that changes if etcd is restored. Without a restore, only this process changes memory."""
         return self._loaded.version, self.restored
 
     def condition(self) -> Condition:

@@ -65,7 +65,7 @@ class MemoryReader:
             self._noted = int(atomic.read_whole(note, "")) if note else 0
 
     def _find_noted(self) -> int:
-        """Return the highest generation noted on this disk or in any status from the loop. Raises StateError."""
+        """Return the highest generation that this disk or the status of any object records. Raises StateError."""
         written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
         return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 

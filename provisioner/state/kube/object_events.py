@@ -23,8 +23,8 @@ CALL_SECONDS = 2.0
 
 
 class ObjectEvents:
-    """A writer of Events. If an Event cannot be written, the writer logs this, and writes no more Events until the loop
-    next writes the answers."""
+    """A writer of Events. If an Event cannot be written, the writer logs this. It then writes no more Events until the
+    loop next writes answers or reasons."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api

@@ -58,7 +58,11 @@ def list_items(api: ApiServer, resource: str, provisioner: str) -> Mapping[str, 
 
 
 def run_all(work: Callable[[T], object], items: Collection[T], threads: Executor | None) -> None:
-    """Call ``work`` for each item, in parallel if there are threads. Raises the first error after all calls."""
+    """Call ``work`` for each item. Raises the first error.
+
+    With ``threads``, the calls run in parallel, and the error is raised after all calls. Without threads, the first
+    error ends the calls.
+    """
     if threads is None or len(items) < 2:
         for each in items:
             work(each)

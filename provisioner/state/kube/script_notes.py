@@ -25,7 +25,7 @@ have the newer files."""
 
 
 def check(api: ApiServer, reply: Response) -> Response:
-    """Return the reply if the call succeeded. Raises StateError."""
+    """Return the response if the call succeeded. Raises StateError."""
     if reply.status not in (FOUND, CREATED):
         raise StateError(f"{api.name}: HTTP {reply.status}: {reply.document.get('message')}.")
     return reply

@@ -93,8 +93,8 @@ class ShardedScriptState:
         return Polled(merged, _longest(silences))
 
     def _parts_of(self, id_: str) -> dict[str, int]:
-        """Return the ids under which the shards may have the request or its parts. The value of each id is its shard's
-        number."""
+        """Return the ids under which the shards may have the request or its parts, each with the number of its
+        shard."""
         prefix = RETURN_ID_PREFIX if id_.startswith(RETURN_ID_PREFIX) else ""
         rest = id_[len(prefix) :]
         if rest.startswith(SPANNING):

@@ -138,7 +138,8 @@ class KubeState:
         return max(last - made, 0.0) if last and made else 0.0
 
     def take_release(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. An old intent then becomes current.
+        """Return True if an operator has asked the loop to release the brake. Intent then no longer counts as an old
+        copy.
 
         Return False while the watches lack a request, whose machines would look like orphans. Raises StateError.
         """
@@ -171,8 +172,8 @@ class KubeState:
     def polls(self) -> dict[str, int]:
         """Return the time of HF's last poll of each request, in ms by the server's clock. Raises StateError.
 
-        The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server.
-        Every poll must then count (law: a terminal answer stays).
+        The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server,
+        because every poll must then count (law: a terminal answer stays).
         """
         memory = self.memory.latest
         if memory is not None and any(record.is_cancelling for record in memory.requests.values()):

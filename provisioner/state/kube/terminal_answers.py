@@ -31,12 +31,13 @@ class KubeTerminalAnswers(KubeEntries):
         self._listed: tuple[int, frozenset[str]] = (-1, frozenset())
 
     def settled(self, id_: str) -> Answer | None:
-        """Return the settled answer; None if no answer is settled or its text is unknown. Raises StateError."""
+        """Return the settled answer; None if no answer is settled, or if the text of the settled answer is unknown.
+        Raises StateError."""
         self._cache.check()
         return self.settled_before(id_)
 
     def settled_before(self, id_: str) -> Answer | None:
-        """Return the settled answer as of the cache's last check. A new check may cost a call that lists the
+        """Return the settled answer as of the cache's last check. This needs no call, but a new check may list the
         answers."""
         return super().settled(id_)
 

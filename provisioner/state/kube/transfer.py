@@ -1,4 +1,5 @@
-"""Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either state meanwhile.
+"""Copies of a whole state between files and a Kubernetes API. No loop and no script may work on either state meanwhile,
+except on the source of a dump.
 
 Memory is copied first. After an interruption, memory has requests that intent lacks. So a loop on the new state latches
 the brake. The copy can be run again.
@@ -31,11 +32,11 @@ AnyState = StateDir | KubeState
 
 
 def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> Copied:
-    """Copy a state into an empty state. After an interruption, the copy can be repeated. ``for_dump``: True if a loop
-    may work on ``source`` meanwhile.
+    """Copy a state into an empty state. After an interruption, the copy can be repeated. ``for_dump``: True if the copy
+    is made for a dump. A loop may then work on ``source`` meanwhile.
 
     Raises StateError. In particular, raises StateExists if ``state`` has the memory of another state. Raises
-    LockTimeout if a loop works on either state.
+    LockTimeout if a loop works on either state, except on the source of a dump.
     """
     with nullcontext() if for_dump else be_the_loop(source), be_the_loop(state):
         intent = _copy_memory(source, state)
