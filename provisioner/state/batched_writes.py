@@ -1,9 +1,10 @@
 """Batched writes (group commit): one write adds the documents of all waiting scripts to intent.
 
-A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock writes the
-posted documents together with its own.
+A script that finds the lock taken leaves a *posted write* beside the data. The next holder of the lock, the *writer*,
+writes the posted documents together with its own.
 
-* A posted write is a file with the documents to add. The fsyncs of one write serve all waiting scripts.
+* A posted write is a file with the documents to add. Its *owner* is the script that posted it. The fsyncs of one write
+  serve all waiting scripts.
 * The owner keeps the file locked while waiting. An unlocked file shows that its owner is dead. A writer does not write
   the documents of a dead owner.
 * A writer removes the file after the documents are durable. So a missing file is only a hint that the documents were

@@ -1,7 +1,7 @@
 """Dumps of a state directory. Scripts and loop keep running while a dump is taken.
 
-A dump omits poll markers, HF's list of hosts, the pool status and locks. A restore of old copies of these would be
-wrong.
+A dump omits poll markers, HF's list of hosts, the pool status and locks. After a restore, old copies of these files
+would be wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Usage: the time for which machines existed, in loop time, by UTC day, template, pool and account.
 
-Only machines that an observation has shown count. A machine's time begins with its create. If the machine waits for
-room or in a queue, its time begins after this wait. The time ends with the first observation that lacks the machine.
+A machine counts only if an observation has shown it. The machine's time begins with its create. If the machine waits
+for room or in a queue, its time begins after this wait. The time ends with the first observation that lacks the
+machine.
 
 The plan that finds the machine gone adds the machine's time to the totals. Each machine counts once, because one write
 of memory records both the end and the totals.

@@ -97,8 +97,8 @@ def after_early_losses(window: Window, losses: Losses, now: float, limits: Limit
     """Return the window after early losses. The window loses the growth that the lost machines gave.
 
     If most of the newest machines were lost early, the window closes. A closed window backs off again if a probe is
-    lost. The window opens when a machine has outlived its first minutes. A machine that only runs proves nothing about
-    the pool.
+    lost. The window opens when a machine has outlived its first minutes. A younger machine proves nothing about the
+    pool.
     """
     failure = losses.failure
     shrunk = replace(window, window=max(1, window.window - GROWTH * losses.machines))

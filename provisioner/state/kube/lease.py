@@ -3,7 +3,7 @@
 * A holder renews its Lease every ``RETRY_SECONDS``. After ``RENEW_SECONDS`` without a renewal, the holder does not act
   any more.
 * A standby loop takes a Lease without a holder. It also takes a Lease that stayed unchanged for ``LEASE_SECONDS`` by
-  the standby loop's own clock (law: time is an argument). Time in which the loop cannot read the Lease does not count.
+  the standby loop's own clock (law: time is an argument). Time in which it cannot read the Lease does not count.
 * Each write names the version that it changes. So only one of several candidates succeeds.
 * Each holder raises the *epoch*. The server refuses writes with a lower epoch. So late writes of an earlier holder have
   no effect.

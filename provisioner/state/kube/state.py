@@ -138,8 +138,7 @@ class KubeState:
         return max(last - made, 0.0) if last and made else 0.0
 
     def take_release(self) -> bool:
-        """Return True if an operator has asked the loop to release the brake. Intent then no longer counts as an old
-        copy.
+        """Return True if an operator has asked the loop to release the brake. Intent then counts as current again.
 
         Return False while the watches lack a request, whose machines would look like orphans. Raises StateError.
         """
