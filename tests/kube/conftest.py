@@ -1,4 +1,4 @@
-"""Fixtures of the tests of our manifests: one server that knows our kinds."""
+"""Fixtures of the tests of our manifests: an API server that defines all resources of the manifests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.manifests import built
 
 @pytest.fixture(scope="session")
 def kit(any_cluster: Cluster | GivenCluster) -> Iterator[Kit]:
-    """Yield a server that knows our kinds, and has the namespaces of our manifests."""
+    """Yield a server that defines all resources of our manifests, and has the manifests' namespaces."""
     if isinstance(any_cluster, GivenCluster):
         pytest.skip("needs a cluster of its own, not the one that TEST_KUBECONFIG names")
     made = Kit(any_cluster.admin)

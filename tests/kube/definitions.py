@@ -1,4 +1,5 @@
-"""The definitions of kinds as their makers publish them: in their Go modules, read by the ordinary Go client."""
+"""The CustomResourceDefinitions of other projects, as these projects publish them in their Go modules. Go's own client
+downloads the modules."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ Manifest = dict[str, Any]
 
 
 class Source(NamedTuple):
-    """A Go module, and the files in it that contain definitions."""
+    """A Go module, and those of its files that contain CustomResourceDefinitions."""
 
     module: str
     checksum: str
@@ -58,7 +59,7 @@ SOURCES = (
 
 @cache
 def published() -> Mapping[str, Manifest]:
-    """Return each published definition by its kind; empty without Go."""
+    """Return each published definition by the resource's kind. Return an empty mapping if Go is not installed."""
     return {one["spec"]["names"]["kind"]: one for one in _definitions()} if shutil.which("go") else {}
 
 

@@ -1,6 +1,7 @@
-"""Our manifests on a real API server, and the loop's pod as a process here.
+"""Our manifests on a real API server, with the loop's pod.
 
-In the API, kwok plays the pod. The process does the pod's work, with the pod's account and files.
+kwok runs no containers, so it only reports that the pod runs. A process on this host does the pod's work, with the
+pod's account and files.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class Kit:
         self._applied: dict[str, Manifest] = {}
 
     def define(self) -> None:
-        """Teach the server all kinds that we have schemas of.
+        """Create a definition for each kind of which we have a schema.
 
-        Published definitions replace definitions made from our schemas.
+        A published definition is used if there is one. All other definitions are made from our schemas.
         """
         own = {kind: _definition(version, kind, schema) for (version, kind), schema in schemas().items()}
         definitions = {**own, **published()}
@@ -74,7 +75,7 @@ class Kit:
         until(lambda: all(is_established(self.admin, path) for path in served), 60, what="the server serves our kinds")
 
     def apply(self, manifest: Manifest, *, trial: bool = False) -> Manifest:
-        """Apply a manifest on the server's side. The server refuses unknown fields. A ``trial`` changes nothing."""
+        """Apply a manifest by server-side apply. The server refuses unknown fields. A ``trial`` changes nothing."""
         query = {"fieldManager": "kit", "force": "true", "fieldValidation": "Strict"}
         trying = {"dryRun": "All"} if trial else {}
         path = self.path_of(manifest)
@@ -84,7 +85,8 @@ class Kit:
 
     @contextmanager
     def deploying(self, manifests: Sequence[Manifest]) -> Iterator[None]:
-        """Apply the manifests, and make a volume for each claim that names none. Delete all of them at the end."""
+        """Apply the manifests, and make a volume for each volume claim that names no volume. Delete all of them at the
+        end."""
         before = set(self._applied)
         try:
             for manifest in manifests:
@@ -101,7 +103,7 @@ class Kit:
             until(lambda: not any(map(self._exists, ours)), 90, every=0.2, what="what was applied is gone")
 
     def path_of(self, manifest: Manifest) -> str:
-        """Return the path of the manifest's object at the server."""
+        """Return the URL path at which the server keeps the manifest's object."""
         version, kind, metadata = manifest["apiVersion"], manifest["kind"], manifest["metadata"]
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if (version, kind) not in self._resources:
@@ -129,7 +131,7 @@ def is_established(admin: Client, path: str) -> bool:
 
 
 def define_state_kinds(admin: Client) -> list[str]:
-    """Teach the server the kinds of the state. Return the paths of their definitions."""
+    """Create the definitions of the kinds that store the state. Return the paths of the definitions."""
     definitions = [*yaml.safe_load_all((KUSTOMIZE / "components/kubernetes-state/crds.yaml").read_text())]
     for definition in definitions:
         admin.create(CRDS, definition)
@@ -179,7 +181,8 @@ def _definition(version: str, kind: str, schema: Manifest) -> Manifest:
 def _structural(schema: Any) -> Any:
     """Return a schema in the form that the server accepts.
 
-    The server needs no ban of unknown fields, and has its own word for int-or-string.
+    A ban of unknown fields is left out, because the server removes these fields anyway. A value that is an integer or a
+    string is marked by Kubernetes' own keyword.
     """
     if isinstance(schema, list):
         return [_structural(one) for one in schema]
@@ -322,7 +325,7 @@ class Inside:
         return dict(one)
 
     def environment(self) -> dict[str, str]:
-        """Return the container's environment, with paths that lead any user to this program."""
+        """Return the container's environment. Its paths lead to this source's program, for any user."""
         own = {entry["name"]: entry["value"] for entry in self.container["env"]}
         program = {"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}", "PYTHONDONTWRITEBYTECODE": "1"}
         return own | program | {"PATH": "/mnt/bin:/usr/bin:/bin"}
@@ -354,7 +357,8 @@ class Inside:
         return "\n".join([*lines, "mount -o remount,ro,bind /" if read_only else "", ""])
 
     def _as_user(self) -> list[str]:
-        """Return words that run a command as the pod's user and groups; empty if this user is not root.
+        """Return the words that run a command as the pod's user and groups. Return no words if the test does not run as
+        root.
 
         The volumes that are not exported get the pod's group.
         """

@@ -46,9 +46,9 @@ class Grid:
     ) -> None:
         """Write the configuration of an instance with its pools.
 
-        ``pod``: the pod's spec or manifest. ``pool``, ``settings``: of provisioner.yaml. ``more``: settings by name,
-        for further pools to which the template's machines spill over in this order. ``others``: settings by name, for
-        pools with a template each.
+        ``pod``: the pod's spec or manifest. ``pool``, ``settings``: further settings for the pool and for
+        provisioner.yaml. ``more``: settings of further pools, by pool name. The template's machines spill over to these
+        pools in this order. ``others``: settings of pools that have a template each, by name.
         """
         self.conf, self.work, self.logs = (directory / name for name in ("conf", "work", "log"))
         for place in (self.conf, self.work, self.logs):
@@ -129,7 +129,7 @@ class Grid:
             self._loop = None
 
     def ended(self, id_: str, seconds: float = END_SECONDS) -> dict[str, Any]:
-        """Return the answer to a request or return request once it is terminal."""
+        """Wait until the request or return request has a terminal answer, and return this answer."""
 
         def entry() -> dict[str, Any] | None:
             answer = self.hf.status(id_)
@@ -152,7 +152,7 @@ class Grid:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def until_seen(self, moment: float) -> None:
-        """Wait until the loop has begun a cycle after a moment of the wall clock."""
+        """Wait until the loop has begun a cycle later than ``moment``, which is a time of the wall clock."""
         beat = self.work / "heartbeat"
         seconds = max(moment - time.time(), 0) + END_SECONDS
         until(lambda: beat.stat().st_mtime > moment, seconds, what="a cycle begins after that moment")

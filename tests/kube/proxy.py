@@ -1,4 +1,5 @@
-"""A proxy with TLS before an API server: it counts, and can lose responses, hang, fail and cut as networks do."""
+"""A proxy with TLS before an API server. It counts calls, and can fail as networks do: lose responses, hang, answer
+with errors, and break connections."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ class Storm:
 
 
 class Proxy:
-    """``with Proxy(server, ca) as proxy``: ``proxy.address`` leads to that server, its authority is ``proxy.ca``."""
+    """``with Proxy(server, ca) as proxy``: clients reach the server through ``proxy.address``, and trust the
+    certificate authority ``proxy.ca``."""
 
     def __init__(self, server: str, ca: str | None) -> None:
         self._server = server

@@ -1,4 +1,5 @@
-"""A namespace for each test. It has the provisioner's account and rights from ``deploy/``, and pods of others."""
+"""A namespace for each test. It has the provisioner's account with the rights from ``deploy/``, and pods that the
+provisioner did not make."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ TOKEN_SECONDS = 7200
 
 
 class Pods:
-    """The pods of a namespace, also pods of others, and the acts of others on them."""
+    """All pods of a namespace, whoever made them. The methods do what users, kubelets, queues and the autoscaler do to
+    pods."""
 
     def __init__(self, admin: Client, name: str) -> None:
         self.admin = admin
@@ -41,7 +43,7 @@ class Pods:
     # --- what is there ------------------------------------------------------------------------------------------------
 
     def pods(self) -> list[Document]:
-        """Return every pod, also pods of others."""
+        """Return every pod, also pods that the provisioner did not make."""
         items: list[Document] = self.admin.get(self.pods_path)["items"]
         return items
 
@@ -105,8 +107,10 @@ class Pods:
         self.admin.patch(f"{self.pods_path}/{name}/status", {"status": changes})
 
     def set_condition(self, name: str, kind: str, status: str, **words: str) -> None:
-        """Set one condition with the present time, and keep the others. Kubernetes resets a disruption condition
-        without a time, because it takes the condition for an old one."""
+        """Set one condition with the present time, and keep the other conditions.
+
+        Kubernetes takes a disruption condition without a time for an old one, and resets it.
+        """
         others = [one for one in self.pod(name)["status"]["conditions"] if one["type"] != kind]
         condition = {"type": kind, "status": status, "lastTransitionTime": _now(), **words}
         self.set_status(name, conditions=[*others, condition])
@@ -130,7 +134,7 @@ def _now() -> str:
 
 
 class Space(Pods):
-    """A namespace of our own.
+    """A namespace for one test.
 
     A context manager that deletes the namespace, without waiting for the end of its content.
     """

@@ -124,7 +124,7 @@ def proxy_of(stage: Stage) -> Proxy:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return True if a signal has stopped the process."""
+    """Return True if a signal has stopped the process, or if the process has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return True
@@ -159,7 +159,8 @@ def server_is_cut_off(stage: Stage, chance: random.Random) -> str:
 
 
 class StateRun(Run):
-    """``with StateRun(seed, space, proxy) as run``: a world at work. ``proxy``: None to call the server directly."""
+    """``with StateRun(seed, space, proxy) as run``: loops and scripts at work until the block ends. ``proxy``: None to
+    call the server directly."""
 
     arena: StateArena
     acts = (
@@ -178,7 +179,7 @@ class StateRun(Run):
         super().__exit__(*error)
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> None:
-        """Wait until the condition holds. Raises AssertionError if a law is broken meanwhile."""
+        """Wait until the condition holds. Raises AssertionError if a law of ARCHITECTURE.md is broken meanwhile."""
         until(lambda: self.broken() or condition(), seconds, every=0.1, what=what)
         assert not self.broken(), self.broken()
 
@@ -188,7 +189,7 @@ class StateRun(Run):
         self.until(lambda: len(self._completed(since)) >= count and self.ledger.hf.requests, 90, "requests are served")
 
     def keep(self, turn: Callable[[], object], pause: float) -> None:
-        """Do something again and again until the run ends."""
+        """Call ``turn`` in a thread again and again, with a ``pause`` after each call, until the run ends."""
         thread = threading.Thread(target=self._keep, args=(turn, pause))
         self._threads.append(thread)
         thread.start()
@@ -200,7 +201,8 @@ class StateRun(Run):
             return [id_ for id_ in ids if id_ in self.ledger.terminal]
 
     def wait_until(self, moment: float) -> None:
-        """Wait for a moment of the wall clock. Raises AssertionError if a law is broken meanwhile."""
+        """Wait until ``moment`` of the wall clock. Raises AssertionError if a law of ARCHITECTURE.md is broken
+        meanwhile."""
         self.until(lambda: time.time() > moment, moment - time.time() + 5.0, "the time is over")
 
     def calls(self, begin: float, end: float) -> list[Call]:
@@ -209,7 +211,10 @@ class StateRun(Run):
             return [call for call in self.ledger.calls if begin < call.began < end and call.called is not None]
 
     def come_to_rest(self) -> None:
-        """Wait until all is settled. Meanwhile HF returns its hosts, because an open request may wait for room."""
+        """Wait until no request, return request or machine changes any more.
+
+        HF meanwhile returns machines, because an open request may wait for their room.
+        """
         self._until(self._unsettled, REST_SECONDS, "at rest")
 
     def _unsettled(self) -> list[str]:

@@ -54,8 +54,8 @@ def test_the_server_takes_every_manifest_of_a_build(kit: Kit, build: Build) -> N
 
 @pytest.fixture(scope="module")
 def manifests(kit: Kit) -> Iterator[list[Manifest]]:
-    """Yield the applied overlay for a laptop, with backups, demand and a login. It needs nothing that only Google
-    has."""
+    """Yield the applied overlay for a laptop, with the components for backups, demand and a registry login. This
+    overlay needs no service of Google."""
     made = built("overlays/kind", "backup", "demand", "pull-secret")
     with kit.deploying(made):
         yield made
@@ -78,7 +78,7 @@ JOB = "backup-now"
 
 
 def pods_named(kit: Kit, name: str) -> list[Manifest]:
-    """Return the pods in the loop's namespace whose label has this name."""
+    """Return the pods in the loop's namespace that have the label ``app.kubernetes.io/name`` with this value."""
     return pods_with(kit, f"app.kubernetes.io/name={name}")
 
 
@@ -87,7 +87,8 @@ def pods_with(kit: Kit, selector: str) -> list[Manifest]:
 
 
 def backed_up_by_hand(kit: Kit) -> list[Manifest]:
-    """Return the pods of the test's own job. At each quarter of an hour, the schedule makes other pods."""
+    """Return the pods of the job that the test itself started. Pods of the schedule's jobs, one each quarter of an
+    hour, are left out."""
     return pods_with(kit, f"batch.kubernetes.io/job-name={JOB}")
 
 

@@ -1,4 +1,4 @@
-"""Refusals of a real server: the backend reports their class and their words."""
+"""Refusals of a real server: the backend reports the error class and the server's words."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
 
 
 def tried(place: KubePlace) -> list[str]:
-    """Try to make a pod, without any effect. Return the findings."""
+    """Return the findings of a live check of the pod, which makes no pod."""
     before = place.present()
     findings = [finding.text for finding in place.backend.rehearse("T")]
     assert place.present() == before

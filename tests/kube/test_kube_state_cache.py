@@ -45,12 +45,13 @@ class Leases:
         self.cache.check()
 
     def calls(self) -> list[str]:
-        """Return what the cache has asked for: lists, and streams. Probes of the version do not count."""
+        """Return the sort of each call of the cache: ``list`` or ``watch``. Probes of the version do not count."""
         calls = [call for call in self._proxy.calls if call.path == self.path and not call.query.endswith("limit=1")]
         return ["watch" if call.watches else "list" for call in calls]
 
     def steps_from(self, version: str) -> list[str]:
-        """Let a new cache list, and then continue from ``version``. Return its calls.
+        """Let a new cache read a list, and then watch from ``version`` instead of the list's version. Return the
+        cache's calls.
 
         Check that the cache is current at the end.
         """
@@ -91,8 +92,8 @@ def test_a_watch_is_followed_also_if_it_is_cut_again_and_again(leases: Leases, p
 
 
 def test_from_a_version_of_the_future_no_stream_is_followed(leases: Leases) -> None:
-    """If its etcd is restored, a server goes back to an older version. The cache must then list again, because the
-    server streams nothing from a version of the future."""
+    """An API server goes back to an older version if its etcd is restored from a backup. A cache then has a version
+    that the server has not reached, and the server would stream nothing. So the cache must list again."""
     assert leases.steps_from(str(10**9)) == ["list", "list"]
 
 

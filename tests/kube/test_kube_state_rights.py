@@ -77,7 +77,11 @@ def rules(rights: Collection[str]) -> list[dict[str, list[str]]]:
 
 
 def bind(space: Space, role: str, lacks: str = "") -> Recorded:
-    """Make an account that has the role in this namespace, and nothing else. ``lacks``: a right to leave out."""
+    """Make an account that has the rights of ``role`` in this namespace, and no others. Return a client for this
+    account.
+
+    ``lacks``: a right to leave out.
+    """
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{space.name}"
     accounts = f"/api/v1/namespaces/{space.name}/serviceaccounts"
     space.admin.create(accounts, {"metadata": {"name": role}})
@@ -107,7 +111,8 @@ def bind(space: Space, role: str, lacks: str = "") -> Recorded:
 
 
 def life_of_scripts(space: Space, api: Recorded, directory: Path) -> None:
-    """Make each call of the scripts. Record requests and returns, poll answers, and write all notes."""
+    """Make each call of the scripts. Record requests and returns, poll answers, and write each part of the
+    HostFactoryNotes."""
     state = KubeScriptState(api, "demo", str(directory))
     ids = [state.record_request("demo", "GkePod", 1, created_wall=1e9, rc_account="").id for _ in range(FEW + 1)]
     back = state.record_return("demo", ["hf-0a1b2c3d4e-000000"], created_wall=1e9).id
@@ -132,7 +137,7 @@ def life_of_scripts(space: Space, api: Recorded, directory: Path) -> None:
 
 
 class Administrator(ApiServer):
-    """The same server for an account that may do everything."""
+    """A client of the space's server, with an account that may do everything."""
 
     def __init__(self, space: Space) -> None:
         token = space.admin.headers["Authorization"].removeprefix("Bearer ")
@@ -140,8 +145,10 @@ class Administrator(ApiServer):
 
 
 def memory_of(ids: list[str], back: str, epoch: int, doubles: Mapping[str, float]) -> Memory:
-    """Return a memory with records of requests and of a return. It does not fit into one object if ``doubles`` has many
-    entries."""
+    """Return a memory with records of requests and of a return.
+
+    It is too large for one object if ``doubles`` has many entries.
+    """
     records = {id_: RequestRecord(id_, "GkePod", 1, 0.0, 9.0) for id_ in ids}
     returns = {back: ReturnRecord(back, ("m2",), 0.0, 9.0)}
     return Memory("demo", epoch=epoch, requests=records, returns=returns, doubles=doubles)
@@ -246,6 +253,6 @@ def test_a_life_without_one_of_the_rights_says_which_one_is_missing(
 
 
 def missing(right: str) -> str:
-    """Return the end of the message about a missing right."""
+    """Return the end of the message that reports this right as missing."""
     resource, verb = right.partition("/")[2].split()
     return f"Bind this account to its Role in {COMPONENT.relative_to(ROOT)}, which has the verb {verb} on {resource}."

@@ -53,8 +53,7 @@ BEGINS = {"phase": "Waiting", **LED}
 
 
 class Break(NamedTuple):
-    """A write that breaks a law. It is made after ``status`` has been written. ``part``: the part of the object that is
-    written."""
+    """A write that breaks a law, into the ``part`` of the object. The object's ``status`` is written before."""
 
     kind: str
     status: Document | None
@@ -108,7 +107,7 @@ def schemas() -> Iterator[tuple[str, Document]]:
 
 
 def rules() -> Iterator[tuple[str, str]]:
-    """Yield the message of each rule, after its kind."""
+    """Yield each rule as its kind and its message."""
     for kind, schema in schemas():
         for part in (schema, *schema["properties"].values()):
             for rule in part.get("x-kubernetes-validations", ()):

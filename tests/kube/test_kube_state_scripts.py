@@ -31,7 +31,8 @@ class Grid:
         self.lead(self.admin.server, self.admin.ca)
 
     def lead(self, server: str, ca: str | Path | None, **user: str) -> None:
-        """Give the scripts a kubeconfig with this address of the server. ``user``: the login; empty: keep the login."""
+        """Give the scripts a kubeconfig with this address of the server. ``user``: the login; empty to keep the
+        login."""
         config = kubeconfig(server, self.token, ca=ca and Path(ca))
         config["users"][0]["user"] = user or config["users"][0]["user"]
         (self.hf.conf / "state.kubeconfig").write_text(json.dumps(config))

@@ -82,7 +82,8 @@ class Replicas:
                 self._proxy.cut()
 
     def end_fault(self, process: subprocess.Popen[bytes], fault: str) -> None:
-        """End the fault. The first loop, if it still exists, then ends by itself."""
+        """End the fault. Check that the first loop ends by itself, because it has lost its Lease, unless the fault
+        killed it."""
         self._proxy.trouble = Trouble.NONE
         process.send_signal(signal.SIGCONT)
         assert process.wait(60 * PATIENCE) != 0

@@ -96,7 +96,7 @@ def until_seen(backend: GkeBackend, expected: set[str]) -> None:
 
 
 def looked(backend: GkeBackend) -> set[str] | None:
-    """Return the names of an observation; None if it fails."""
+    """Return the machine names of one observation; None if the observation fails."""
     try:
         return observe(backend)
     except BackendError:

@@ -31,7 +31,7 @@ GATE = "queue.example.com/wait"
 
 
 def manifest(kubelet: str = "", **spec: Any) -> dict[str, Any]:
-    """Return the manifest of pods that a kubelet treats in this way."""
+    """Return the manifest of pods that get the behaviour ``kubelet`` from their kubelet."""
     metadata = {"labels": {LABEL: kubelet}} if kubelet else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**POD, **spec}}
 

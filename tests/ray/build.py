@@ -20,8 +20,10 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
-    """Return the Python that has Ray. ``install``: install Ray if it is missing. Raises BuildError if there is no such
-    Python."""
+    """Return the path of a Python that has Ray. Raises BuildError if there is none.
+
+    ``install``: install Ray first if it is missing.
+    """
     if given := environment.get("TEST_RAY"):
         return Path(given)
     directory = cache(environment) / f"ray-{VERSION}-python-{PYTHON}"
@@ -33,7 +35,8 @@ def python(environment: Mapping[str, str], *, install: bool = False) -> Path:
 
 
 def _install(directory: Path) -> None:
-    """Make the environment. Its programs name a directory that is renamed later, so only its Python is run."""
+    """Make the environment. The caller renames the directory later, which breaks the environment's scripts, so Ray is
+    run by the environment's Python."""
     _say(f"installing Ray {VERSION}: once per machine, a minute")
     venv.create(directory, with_pip=True)
     pip = [directory / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

@@ -31,7 +31,7 @@ ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
 class Head:
-    """A head with CPUs: ``with Head(python) as head``. Ray starts all its processes below one."""
+    """A head with CPUs: ``with Head(python) as head``. All processes of Ray descend from one process."""
 
     def __init__(self, python: Path) -> None:
         """Choose ports and a directory. The directory's path is short, because sockets are in it, whose paths must be

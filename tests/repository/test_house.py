@@ -18,7 +18,7 @@ GRANTED = "[house]\ncode_lines = 5\ncode_lines_goal = 3\n"
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Return the list of the measures that ``make house`` sees in a test. The list is empty at first."""
+    """Return an empty list. A test fills it with the rows that ``make house`` then prints."""
     rows: list[Row] = []
     monkeypatch.setattr(house, "house", lambda: House({}, frozenset()))
     monkeypatch.setattr(house, "refused", lambda *_: [])

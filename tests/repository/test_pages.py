@@ -98,7 +98,8 @@ def _taken(arguments: list[str]) -> bool:
 
 
 def _hold_form(command: Command, call: list[str], known: dict[str, CommandParser]) -> None:
-    """Check a command in a description: its name, and the names of its options."""
+    """Check a command in which a page leaves words open, such as ``NAME``. Its name and the names of its options must
+    exist."""
     name = next(word for word in call[1:] if not word.startswith("-"))
     assert name in NAMES | {"COMMAND", "DEBUG"}, command.where
     if name in known:

@@ -49,7 +49,7 @@ def condor_python() -> Path:
 
 
 class Asked:
-    """The program, with classads in place of a real pool's."""
+    """The program, which gets classads from a file in place of a real pool."""
 
     def __init__(self, condor_python: Path, directory: Path) -> None:
         self._python, self._file = condor_python, directory / "ads.json"
@@ -84,7 +84,8 @@ def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
 
 
 def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
-    """A schedd applies the constraint to groups of jobs. If the groups lacked the attribute Owner, none would match."""
+    """A schedd applies the constraint to the groups of jobs. No group would match this constraint if the groups lacked
+    the attribute Owner."""
     constraint = HTCondor(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
     lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
     assert lines == {"2 8 4000 1": 1}
