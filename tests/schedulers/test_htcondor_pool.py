@@ -57,7 +57,7 @@ SHAPES = {"Small": Shape(4, 8192, 0)}
 
 
 class Pool:
-    """A central manager with a schedd, and pilots of ours."""
+    """An HTCondor pool: a central manager with a schedd, and our pilots."""
 
     def __init__(self) -> None:
         self.daemons = Daemons({})
@@ -92,7 +92,7 @@ class Pool:
         self.daemons.run("condor_submit", str(path))
 
     def read(self, *machines: str) -> Reading:
-        """Read the source while these machines run, and return the reading."""
+        """Read the source, as if these machines of ours were running, and return the reading."""
         now = time.time()
         return self.source.read(Fleet(now, SHAPES, {name: Running("Small", now - 60) for name in machines}))
 

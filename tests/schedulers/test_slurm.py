@@ -1,4 +1,5 @@
-"""Behaviour of a real Slurm beyond the contract of all places: limits, ends, tokens, and a silent slurmctld."""
+"""Behaviour of a real Slurm that the contract suite of all kinds does not cover: limits, ends, tokens, and a slurmctld
+that does not respond."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def test_a_job_that_fits_no_node_is_refused_and_its_record_says_so(place: SlurmP
 
 
 def test_a_job_that_exceeds_its_partition_exists_and_is_a_mistake(place: SlurmPlace) -> None:
-    """Slurm answers 200 with an error and the id of the job, which waits for ever."""
+    """Slurm accepts a job that its partition can never run: the response has status 200, an error and the job's id."""
     place.partition("MaxTime=1", "MaxTime=INFINITE")
     assert refusal(another(place, time_limit_minutes=600)) is None
     machine = until_pending(place, ONE, "PartitionTimeLimit")
@@ -107,7 +108,7 @@ def test_a_partition_that_is_down_has_no_room(place: SlurmPlace) -> None:
 
 
 def test_a_job_for_a_drained_node_waits(place: SlurmPlace) -> None:
-    """Slurm answers 200 with an error and the id of the job."""
+    """Slurm accepts such a job: the response has status 200, an error and the job's id."""
     place.node("State=DRAIN")
     assert refusal(another(place)) is None
     machine = place.until_seen(ONE, Phase.PENDING)
@@ -119,7 +120,8 @@ def test_a_job_for_a_drained_node_waits(place: SlurmPlace) -> None:
 
 
 def until_ended(place: SlurmPlace, name: str) -> tuple[LossCause, str]:
-    """Wait for the end of a machine. Return the cause of the end and its words."""
+    """Wait until a machine has ended. Return the cause of its end, and the text of its failure, which is empty without
+    a failure."""
     end = until(lambda: place.observe().ends.get(name), place.patience, what=f"the end of {name}")
     assert end is not None
     return end.cause, end.failure.text if end.failure else ""
@@ -234,7 +236,8 @@ def test_an_expired_token_is_named_without_a_call(place: SlurmPlace) -> None:
 
 
 def test_a_token_that_slurm_refuses_is_a_failed_observation(place: SlurmPlace) -> None:
-    """For such a token, Slurm answers with an empty list, as if slurmctld were dead."""
+    """If Slurm refuses the token, it responds with an empty list, as it does if slurmctld is dead. The list must not be
+    taken for an empty pool."""
     place.create(1)
     place.settings.token_file.write_text(token(time.time(), time.time() + 1800))
     with pytest.raises(BackendError):
@@ -253,7 +256,8 @@ def test_a_token_near_its_end_is_a_problem(place: SlurmPlace) -> None:
 
 
 def test_a_dead_controller_is_a_failed_observation(place: SlurmPlace) -> None:
-    """slurmrestd answers after 9 s with an empty list."""
+    """Without a controller, slurmrestd responds with an empty list after 9 s. The list must not be taken for an empty
+    pool."""
     place.create(1)
     backend = another(place)
     backend.observe(place.now(), {})

@@ -1,7 +1,5 @@
-"""A real slurmctld as the caller: jobs run on machines of the embedded cloud, stock-outs and preemptions included.
-
-The hostlists are compared with those of Slurm's own ``scontrol show hostnames``.
-"""
+"""A real slurmctld that requests its nodes from the provisioner. Its jobs run on machines of the embedded cloud, also
+after stock-outs and preemptions. Our expansion of hostlists is compared with that of ``scontrol show hostnames``."""
 
 from __future__ import annotations
 

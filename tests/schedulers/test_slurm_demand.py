@@ -21,7 +21,7 @@ WRAPPED = ("-D", "/tmp", "-o", "/dev/null", "--wrap", "exec sleep 1000")
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    """Yield a cluster whose only node, of four processors, is a machine of ours."""
+    """Yield a cluster whose only node is a machine of ours with four processors."""
     if not is_installed():
         pytest.skip(NO_SLURM)
     cluster = SlurmCluster(cpus=4)
@@ -51,7 +51,7 @@ def until_wanted(machines: int, **settings: object) -> Reading:
 
 
 def test_jobs_that_wait_for_resources_want_machines(queue: SlurmCluster) -> None:
-    """The cluster allocates no memory (CR_CPU), so the jobs share machines by processors alone."""
+    """This cluster does not allocate memory (CR_CPU). So only processors limit the number of jobs on a machine."""
     source, now = Slurm(), time.time()
     for seconds, idle in ((0.0, {}), (30.0, {"n1": 30.0})):
         fleet = Fleet(now + seconds, SMALL, {"n1": Running("Small", now - 60)})
@@ -76,8 +76,8 @@ def test_held_future_dependent_and_limited_jobs_want_nothing(queue: SlurmCluster
 
 
 def test_jobs_count_if_all_nodes_are_down(queue: SlurmCluster) -> None:
-    """All nodes are down after all machines were returned. Slurm then has another reason for jobs that wait for
-    nodes."""
+    """All nodes are down once all machines were returned. Slurm then gives waiting jobs a reason other than
+    ``Resources``, and the jobs must still count."""
     queue.run("scontrol", "update", "nodename=n1", "state=down", "reason=test")
     submit(queue, "-n", "4")
     until_wanted(1)

@@ -1,6 +1,7 @@
 """Small random scenarios, with any combination of settings and events that a user could write.
 
-The values come from the scenario's own types. ``test_search.py`` fails if a setting or an act has no values here.
+The possible values come from the types of the scenario's fields. ``test_search.py`` fails if a setting or an act has no
+values here.
 """
 
 from __future__ import annotations
@@ -179,8 +180,8 @@ WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 
 @st.composite
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
-    """Draw an event in the first quarter of an hour. A change of pools lasts at most a quarter of an hour, or for the
-    rest of the run."""
+    """Draw an event in the first quarter of an hour. If it changes pools, the change lasts at most a quarter of an
+    hour; unless ``heals``, it can also last until the end of the run."""
     event: Body = {"at_minutes": draw(MOMENTS)}
     if draw(st.booleans()):
         change = draw(some_of(BEHAVIOUR, 2, least=1))
@@ -195,7 +196,8 @@ def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
 
 @st.composite
 def bodies(draw: st.DrawFn, *, heals: bool = False) -> Body:
-    """Draw a scenario as it stands in YAML. If it ``heals``, trouble ends in time for the wanted machines to run."""
+    """Draw a scenario as a YAML file would contain it. If ``heals``, all trouble ends early enough for the wanted
+    machines to run."""
     names = ["a", "b", "c"][: draw(st.integers(1, 3))]
     templates = ["T", "U"][: draw(st.integers(1, 2))]
     return {

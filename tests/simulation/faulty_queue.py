@@ -1,7 +1,8 @@
-"""Half an hour of a queue in virtual time. Its program or server lies, hangs and fails by chance.
+"""Half an hour of a scheduler's queue in virtual time. Its program or server lies, hangs and fails by chance.
 
-``Queue`` is the truth, and ``Run`` is the loop's own cycle with HostFactory. A test puts a real backend between them.
-The test answers its calls from the queue, with the faults of ``Queue.fault``. Equal seeds make equal runs.
+``Queue`` has the true jobs, and ``Run`` runs the loop's own cycle with HostFactory. A test puts a real backend between
+``Run`` and ``Queue``. The test responds to the backend's calls with the jobs of the queue and the faults of
+``Queue.fault``. Equal seeds make equal runs.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class Job:
     """The time since which lists lack the job."""
 
     def state(self, now: float) -> str:
-        """Return waiting, running or ended."""
+        """Return ``waiting``, ``running`` or ``ended``."""
         return "ended" if now >= self.ends_at else "running" if now >= self.runs_at else "waiting"
 
 
 class Queue:
-    """A scheduler: its jobs, what its lists showed, and its faults."""
+    """A scheduler with its true jobs and its faults."""
 
     def __init__(self, seed: int, keeps: float = 120.0) -> None:
         """``keeps``: seconds for which the record of an ended job stays."""
@@ -107,7 +108,10 @@ class Queue:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def fault(self, *possible: str) -> str:
-        """Begin a call. Return its fault, empty if it has none. Raise OSError if the loop's process is dead."""
+        """Begin a call. Return the name of a fault that the call has; empty if it has none.
+
+        Raise OSError if the loop's process is dead.
+        """
         self._kill_after -= 1
         if self._kill_after == 0 and self.world.now < CALM:
             self.is_alive = False
@@ -131,7 +135,8 @@ class Queue:
         return self._chance.random() < share
 
     def moment(self, *, old: bool) -> float:
-        """Return the world time at which a list shows the jobs. It is now or, for an ``old`` list, a time before."""
+        """Return the world time of the state that a list shows: the present or, for an ``old`` list, a time before
+        it."""
         now = self.world.now
         if not old:
             return now
@@ -154,14 +159,14 @@ class Queue:
         return number
 
     def submit_late(self, name: str, mark: str, after: float) -> None:
-        """Make a job after its call has ended without a result.
+        """Make a job for a call that has no result. The job appears up to LATE seconds after the end of the call.
 
-        The call ends in ``after`` seconds, and the job may appear up to LATE seconds after that.
+        ``after``: seconds until the call ends.
         """
         self.world.after(after + self._chance.uniform(0.0, LATE), lambda: self.submit(name, mark) and None)
 
     def cancel(self, number: int) -> bool:
-        """End a job. Return False if there is none that has not ended."""
+        """End a job. Return False if there is no such job, or if the job has already ended."""
         job, now = self.jobs.get(number), self.world.now
         if job is None or job.state(now) == "ended":
             return False
@@ -171,7 +176,7 @@ class Queue:
         return True
 
     def forget(self, number: int) -> bool:
-        """Remove the record of an ended job. Return False if there is none."""
+        """Remove the record of an ended job. Return False if there is no such record."""
         job, now = self.jobs.get(number), self.world.now
         if job is None or not job.ends_at <= now < job.removed_at:
             return False
@@ -179,7 +184,7 @@ class Queue:
         return True
 
     def shown(self, at: float) -> list[Job]:
-        """Return the jobs that a list of this moment shows, the newest first."""
+        """Return the jobs that a list shows if it has the state of this moment, the newest first."""
         return [job for job in reversed(self.jobs.values()) if job.listed_at <= at < job.removed_at]
 
     def live(self) -> set[str]:
@@ -188,7 +193,7 @@ class Queue:
 
 
 class Run:
-    """The loop and HostFactory with one pool, the queue."""
+    """The loop and HostFactory with one pool, whose machines are the jobs of the queue."""
 
     def __init__(self, queue: Queue, make: Callable[[], Backend]) -> None:
         """``make``: function that returns the backend of a new process of the loop."""
@@ -205,7 +210,7 @@ class Run:
         self._live()
 
     def play(self) -> list[str]:
-        """Play the run to its end. Return the problems, such as rules that were broken."""
+        """Play the run to its end. Return the problems, such as laws that were broken."""
         poll_at = 0.0
         while self.world.now < CALM + PATIENCE:
             if self.world.now >= poll_at:
@@ -296,13 +301,13 @@ class Run:
 
 
 class Actors(InlineActors):
-    """Carries batches out at once. Before this, it calls ``show`` with the batch."""
+    """Actors that carry out batches at once. They call ``show`` with each batch before."""
 
     def __init__(self, backends: Mapping[str, Backend], show: Callable[[Batch], None]) -> None:
         super().__init__(backends)
         self._show = show
 
     def submit(self, batch: Batch, may_start: Callable[[], bool]) -> None:
-        """Show the batch and carry it out."""
+        """Call ``show`` with the batch, then carry it out."""
         self._show(batch)
         super().submit(batch, may_start)

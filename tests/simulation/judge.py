@@ -55,7 +55,7 @@ POOLS = {"ns-alpha": "alpha", "ns-gamma": "gamma"}
 
 
 class TrueMachine(NamedTuple):
-    """A machine as the model of the cloud has it."""
+    """A machine in the state that it has in the model of the cloud."""
 
     name: str
     pool: str
@@ -241,7 +241,8 @@ class Judge:
                 raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
 
     def _many_run(self, wanted: Wanted, now: float) -> bool:
-        """Return True if the request is so old that its last machines may be given up."""
+        """Return True if the template's time for stragglers is over, so that the request's last machines may be given
+        up."""
         template = self._sim.limits.templates[wanted.template]
         return bool(template.straggler_after_seconds) and now - wanted.asked >= template.straggler_after_seconds
 
@@ -341,7 +342,7 @@ class Judge:
     # --- what the loop recorded and published ---------------------------------------------------------------------
 
     def after_cycle(self, report: CycleReport | None) -> None:
-        """Check the files as a cycle, or its end at some step, left them."""
+        """Check the files after a cycle. ``report``: None if the cycle ended early, by a crash or a problem."""
         whole = report is not None
         if whole:
             self._seen_running |= self._shown
@@ -429,9 +430,10 @@ class Judge:
             assert not (is_returned and whole), f"{Law.PROVEN}: {name} was returned and is reported running again"
 
     def _check_constant(self, id_: str, answer: Answer) -> None:
-        """Check a changed terminal answer (law: a terminal answer stays).
+        """Check that an answer stays once it is terminal (law: a terminal answer stays).
 
-        As long as HF has not read an answer, its request may be cancelled, or lose the machines that HF returned.
+        It may change only while HF has not read it: if the request is cancelled, or if HF returned machines of the
+        request. After a loss of memory, details may be missing.
         """
         before = self._answers.get(id_)
         if before is not None and before.ended and before.text != answer.text:
@@ -452,7 +454,7 @@ class Judge:
     # --- what HF does -------------------------------------------------------------------------------------------------
 
     def note_answer(self, id_: str, answer: Answer) -> None:
-        """Check an answer that HF read."""
+        """Check an answer that HF has just read, and note it."""
         self._check_heard(id_, answer)
         if not answer.ended:
             return
@@ -467,7 +469,8 @@ class Judge:
             assert not wrong, f"{Law.REASONED}: {wrong} is not ours and is reported as returned"
 
     def note_unknown(self, id_: str) -> None:
-        """Check a poll of an id that has left the files: the scripts answer that it ended without machines."""
+        """Check a poll of an id that is no longer in the files. The script then printed that the request has ended
+        without machines."""
         before = self._answers.get(id_)
         wanted = self._sim.requests.get(id_)
         if not self._may_be_forgotten(id_):
@@ -484,7 +487,8 @@ class Judge:
             self._sim.returned = {name: request for name, request in self._sim.returned.items() if request != id_}
 
     def _may_be_forgotten(self, id_: str) -> bool:
-        """Return True if intent was lost, and memory was lost too or no loop had read the id."""
+        """Return True if losses of files explain that the id is unknown: intent was lost, and either memory was lost
+        too or no loop had read the id."""
         return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
@@ -495,7 +499,7 @@ class Judge:
             wanted.listed |= {machine["name"] for machine in json.loads(answer.text)["machines"]}
 
     def note_returned(self, id_: str, names: Iterable[str]) -> None:
-        """Note the machines that HF returns."""
+        """Note the machines of a new return request."""
         self._foreign_returns[id_] = self.foreigners.intersection(names)
         self._given_back |= set(names)
         for name in names:
@@ -509,7 +513,7 @@ class Judge:
         return {name for text in reported for name in _succeeded(json.loads(text))} - set(self._sim.returned)
 
     def check_reported_lost(self, names: Sequence[str]) -> None:
-        """Check the machines that HF is asked to return."""
+        """Check the machines that getReturnRequests names, so that HF returns them."""
         machines, reported = self._sim.machines(), self._reported()
         for name in names:
             machine = machines.get(name)
@@ -524,12 +528,14 @@ class Judge:
             assert gone, f"{Law.PROVEN}: {name} is healthy and is reported lost"
 
     def _judge_asked_back(self, name: str) -> None:
-        """Check that an operator's drain or cancel is the reason to ask HF for a machine."""
+        """Check a machine that HF is asked to return because of an operator's drain or cancel. Such a hold must
+        exist."""
         drained, cancelled = self.holds.of_kind(HoldKind.DRAIN), self.holds.of_kind(HoldKind.CANCEL)
         assert self._asked[name][0] in drained or name in cancelled, f"no hold asks for {name}"
 
     def _judge_age(self, name: str) -> None:
-        """Check a machine that is named as aged. It must have reached its lifetime, and HF must have it."""
+        """Check a machine that HF is asked to return because of its age. It must have reached its lifetime, and HF must
+        have it."""
         wanted = self._wanted(name)
         assert wanted is not None
         lifetime = self._sim.limits.templates[wanted.template].max_lifetime_seconds
@@ -540,19 +546,20 @@ class Judge:
         assert self._is_reported(name), f"{Law.PROVEN}: {name} is reported as aged, and HF does not know of it"
 
     def _is_reported(self, name: str) -> bool:
-        """Return True if HF has the machine from a terminal answer."""
+        """Return True if a terminal answer that HF has read names the machine as succeeded."""
         requests = self._sim.requests.values()
         return any(wanted.reported and name in _succeeded(json.loads(wanted.reported)) for wanted in requests)
 
     def _wanted(self, name: str) -> Wanted | None:
-        """Return the request of a machine."""
+        """Return the request to which a machine's name belongs; None if it is unknown."""
         parts = split_name(self._sim.limits.prefix, name)
         return self._sim.requests.get(parts[0]) if parts else None
 
     # --- the end --------------------------------------------------------------------------------------------------
 
     def find_unsettled(self) -> list[str]:
-        """Return the open problems after the last fault."""
+        """Return what is not settled yet after the last fault: open requests, unwanted machines, and losses that are
+        not reported."""
         sim, problems = self._sim, []
         reported = {id_: wanted.reported for id_, wanted in sim.requests.items()} | sim.returns
         problems += [f"{Law.ENDS}: {id_} has not ended" for id_, answer in reported.items() if answer is None]
@@ -583,7 +590,7 @@ class Judge:
             assert record.ended or late < LATENESS, f"{Law.ENDS}: {record.id} is {late:.0f} s past its deadline"
 
     def check_end(self) -> None:
-        """Check a simulation at its end."""
+        """Check that everything is settled at the end of a simulation."""
         problems = self.find_unsettled()
         assert not problems, "; ".join(problems)
 
@@ -595,8 +602,8 @@ class Judge:
 
 
 def _is_shown(memory: Memory | None, name: str) -> bool:
-    """Return True if an operator can see the name of the machine, either as an orphan or as a machine that HF has not
-    listed."""
+    """Return True if an operator can see the name of the machine, either as an orphan or as a machine that HF does not
+    have in its list."""
     slot = _slot(memory, name)
     is_succeeded = slot is not None and slot.verdict is Verdict.SUCCEEDED
     return memory is not None and (name in memory.orphans.since or is_succeeded)
@@ -611,7 +618,8 @@ def _slot(memory: Memory | None, name: str) -> Slot | None:
 
 
 def _reachable(before: Verdict, after: Verdict) -> bool:
-    """Return True if one or two steps lead to the verdict. A single write may contain two steps."""
+    """Return True if a slot can get from one verdict to the other in one or two steps. Two steps can be in the same
+    write."""
     return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
 
 

@@ -10,14 +10,15 @@ from tests.simulation.simulation import Simulation
 
 @dataclass
 class Site:
-    """A simulation that has gone on for long. An old copy of its files lacks much of it."""
+    """A simulation that has run for a long time since a copy of its files was made."""
 
     sim: Simulation
     done: str
     """A request in the copy whose machines HF has returned since, so that it has left the files."""
 
     def goes_on(self, hours: int, *, lists: bool) -> None:
-        """Let HF request machines and poll open requests. With ``lists`` alone it also calls getReturnRequests."""
+        """Let HF request machines and poll open requests, once a minute. HF calls getReturnRequests only with
+        ``lists``."""
         for turn in range(hours * 60):
             self.sim.advance(60.0)
             if turn % 20 == 0:

@@ -113,15 +113,14 @@ WRITES = ("memory.write", "status.write", "intent.remove", "terminal_answers.for
 
 
 def disk_is_full(where: str) -> None:
-    """Fail if the step is a write. This is a possible ``end`` of a fuse."""
+    """Raise the error of a full disk if the step is a write. A fuse can have this function as its ``end``."""
     if where.startswith("before ") and where.endswith(WRITES):
         raise StateUnwritable(f"no space left for {where}")
 
 
 @dataclass
 class Fuse:
-    """A counter of the loop's steps. At the chosen step it calls ``end``, which ends the process or makes a call of
-    HF."""
+    """A countdown of the loop's steps. At zero it calls ``end``, which ends the process or makes a call of HF."""
 
     left: int | None = None
     end: Callable[[str], None] | None = None
@@ -131,11 +130,11 @@ class Fuse:
         self.left, self.end = steps, end
 
     def put_out(self) -> None:
-        """Cancel the end."""
+        """Stop the countdown."""
         self.left = self.end = None
 
     def burn(self, where: str) -> None:
-        """Count a step, and call the end if it is due."""
+        """Count a step, and call ``end`` if this was the last step of the countdown."""
         if self.left is None or self.end is None:
             return
         self.left -= 1
@@ -145,7 +144,7 @@ class Fuse:
             end(where)
 
     def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
-        """Return the function with an additional step before it and after it, at which the process may end."""
+        """Return the function with a step counted before it and after it. The process may end at these steps."""
 
         def guarded(*arguments: Any, **options: Any) -> Any:
             self.burn(f"before {where}")
@@ -157,7 +156,8 @@ class Fuse:
 
 
 class VirtualClock:
-    """The loop's clock in a world. Across a restart it is carried over as the loop's own clock is."""
+    """The loop's clock in virtual time. After a restart it continues from the time in memory, as the loop's real clock
+    does."""
 
     def __init__(self, world: World, skew: Callable[[], float], before: Memory | None) -> None:
         self._world = world
@@ -204,7 +204,7 @@ class SimulationActors:
         return ended
 
     def release(self) -> None:
-        """Carry out the delayed batch."""
+        """Carry out the delayed batches."""
         for pool in list(self._delayed):
             self._carry_out(self._delayed.pop(pool))
 
@@ -268,7 +268,7 @@ class Wanted:
 
 
 class Simulation:
-    """The world, HF and the loop. Every method is an event that may happen next."""
+    """The world, HF and the loop. A test, or a random search, calls the methods in any order."""
 
     expected: tuple[str, ...] = EXPECTED
 
@@ -349,7 +349,7 @@ class Simulation:
         return Life(reconciler, actors, state, clock)
 
     def _guard(self, state: State) -> None:
-        """Give the loop a chance to die around each write."""
+        """Count a step of the fuse before and after each write, so that the loop can end there."""
         for write in WRITES:
             store, _, method = write.partition(".")
             part = getattr(state, store)
@@ -375,7 +375,7 @@ class Simulation:
         self.restart()
 
     def ghost_cycle(self) -> None:
-        """Wake a superseded loop, which must neither write nor act, whatever it plans."""
+        """Run a cycle of each superseded loop. It must neither write nor act, whatever it plans."""
         for ghost in self.ghosts:
             before = self.store.marks()
             self.judge.superseded = True
@@ -430,7 +430,7 @@ class Simulation:
         self.judge.check_cloud()
 
     def run(self, seconds: float, cycles: int) -> None:
-        """Let time pass with that many cycles."""
+        """Let time pass, with this number of cycles at equal distances."""
         for _ in range(cycles):
             self.advance(seconds / cycles)
             self.cycle()
@@ -475,7 +475,7 @@ class Simulation:
         self.judge.check_cloud()
 
     def recreate(self, name: str) -> None:
-        """Let another machine appear under the name of an existing one."""
+        """Replace a machine by another machine of the same name."""
         self.judge.disturbed.add(name)
         member = self.mig.members.get(name)
         if member is not None and member.action == "NONE":
@@ -543,7 +543,8 @@ class Simulation:
     def lose(
         self, kinds: Collection[str], *, put_back: bool = False, cut: bool = False, restarted: bool = True
     ) -> None:
-        """Lose or cut state files, or put old copies back. If ``restarted``, the loop starts anew afterwards."""
+        """Lose or cut state files, or replace them by old copies. If ``restarted``, the loop is restarted
+        afterwards."""
         if isinstance(self.store, KubeStore):
             kinds = [kind for kind in kinds if self.store.lose(kind)]
         self.judge.note_lost_files(kinds)
@@ -661,10 +662,8 @@ class Simulation:
             self.returned |= dict.fromkeys(chosen, id_)
 
     def list_hosts(self) -> None:
-        """Call getReturnRequests with all hosts that HF believes it has.
-
-        Let HF return the machines that the script names.
-        """
+        """Call getReturnRequests with all hosts that HF believes it has. Then HF returns the machines that the script
+        printed."""
         hosts = sorted(self.judge.hosts())
         try:
             printed = self._call(commands.get_return_requests, {"machines": [{"name": name} for name in hosts]})
@@ -677,7 +676,8 @@ class Simulation:
             self.return_machines(reported)
 
     def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
-        """Return the output of a script by its own code. Raises REFUSED if the script would exit with 1."""
+        """Run the code of a script, and return the script's output. Raises an error of REFUSED if the script would exit
+        with 1."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.store.directory}
         read = Document("the simulation", json.dumps(document).encode())
         return command(ScriptCall(read, Directories(environment), {}, self.store.script))
@@ -689,7 +689,7 @@ class Simulation:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End all faults, and check that everything comes to its end."""
+        """End all faults, and check that all requests then end and only wanted machines are left."""
         self.slow.clear()
         self.life.actors.release()
         self.world.set_faults([])
@@ -720,7 +720,7 @@ class Simulation:
         self.judge.check_end()
 
     def _call_now_and_then(self) -> None:
-        """Let HF make as few calls as possible, because no automatic step may depend on them."""
+        """Let HF call only as often as it has to, because no automatic step may depend on frequent calls."""
         reported = {id_: wanted.reported for id_, wanted in self.requests.items()} | self.returns
         for id_, answer in self.hf.status.read_all().items() if self.hf.status.exists() else ():
             if answer.ended and reported.get(id_, "") is None:

@@ -35,7 +35,11 @@ Burn = Callable[[str], None]
 
 
 class FileStore:
-    """A state directory. ``numbers`` counts up, so that each write has another time even in a fast simulation."""
+    """A state directory.
+
+    ``numbers`` counts up. Each poll marker, and the record of HF's hosts, gets the next number as its file's time. So
+    two calls never have the same time, even in a fast simulation.
+    """
 
     def __init__(self, world: World, provisioner: str, numbers: Iterator[int]) -> None:
         self._provisioner, self._numbers = provisioner, numbers
@@ -68,12 +72,12 @@ class FileStore:
         return [store.signature() for store in (self.hf.intent, self.hf.memory, self.hf.status)]
 
     def polled(self, id_: str) -> None:
-        """Let the poll of a script have a time of its own."""
+        """Give the poll marker of a request a time that no other file has."""
         with suppress(FileNotFoundError):
             self._stamp(os.path.join(self.hf.seen.path, id_))
 
     def listed(self) -> None:
-        """Let the list of a script have a time of its own."""
+        """Give the record of HF's last getReturnRequests a time that no other file has."""
         self._stamp(self.hf.inventory.path)
 
     def _stamp(self, path: str) -> None:
@@ -82,8 +86,8 @@ class FileStore:
 
 
 def listing_changes(state: KubeState, server: ObjectServer) -> KubeState:
-    """Return the state with caches that list objects only if the server has changed. They show the same, and are
-    faster."""
+    """Return the state with caches that read a list only if the server has changed. The content is the same, and a
+    simulation is faster."""
     for cache in state._caches.values():
         vars(cache)["check"] = partial(_check, cache, server, [-1])
     return state
@@ -97,7 +101,7 @@ def _check(cache: ListedObjects, server: ObjectServer, seen: list[int]) -> None:
 
 
 class FreeTurn(KubeTurn):
-    """A Lease that each loop releases as soon as it has its epoch. So only the epoch decides which loop may write."""
+    """A Lease that each loop releases as soon as it has its epoch. So the epoch alone decides which loop may write."""
 
     def __init__(self, api: MemoryApiServer, provisioner: str, world: World, fence: Callable[[int], None]) -> None:
         waits = Waits(lambda: world.now, lambda _event, _seconds: None)
@@ -125,7 +129,7 @@ class KubeStore:
         self.hf: Any = listing_changes(KubeState(MemoryApiServer(self.server), provisioner), self.server)
 
     def init(self) -> None:
-        """Do nothing. The first request begins a state."""
+        """Do nothing, because the first request creates the state."""
 
     def close(self) -> None:
         """Do nothing, because no file was made."""
@@ -147,7 +151,8 @@ class KubeStore:
         return KubeScriptState(MemoryApiServer(self.server), self._provisioner)
 
     def lose(self, kind: str) -> bool:
-        """Lose memory, and return True. Return False for another part, which the server does not lose."""
+        """Lose memory, and return True. Do nothing for another part of the state, and return False, because an API
+        server does not lose it."""
         if kind != "memory":
             return False
         for part in ("log", "memory"):
@@ -156,7 +161,7 @@ class KubeStore:
         return True
 
     def wipe(self) -> None:
-        """Lose every object, as if the namespace was made again."""
+        """Lose every object, as if the namespace was deleted and created again."""
         for resource in KINDS:
             self.server.answer("DELETE", collection(self.server.namespace, resource))
         self.server.answer("DELETE", leases(self.server.namespace))
@@ -167,10 +172,10 @@ class KubeStore:
         return [self.server.version]
 
     def polled(self, id_: str) -> None:
-        """Do nothing. The server's clock gives the poll its time."""
+        """Do nothing, because the server's clock gives each poll its own time."""
 
     def listed(self) -> None:
-        """Do nothing. Each list has a number."""
+        """Do nothing, because each record of getReturnRequests has a number of its own."""
 
 
 Store = FileStore | KubeStore
@@ -178,7 +183,7 @@ STORES: Mapping[str, type[Store]] = {"files": FileStore, "Kubernetes": KubeStore
 
 
 class VirtualKubeState:
-    """The counterpart of ``VirtualState`` on an API server in memory. ``open`` begins another process of the loop."""
+    """The counterpart of ``VirtualState`` on an API server in memory."""
 
     def __init__(self, world: World) -> None:
         self._world, self._server = world, ObjectServer(clock=world.wall)
@@ -189,7 +194,7 @@ class VirtualKubeState:
         self.open()
 
     def open(self) -> None:
-        """Let the loop read everything anew."""
+        """Begin another process of the loop, which reads the whole state again."""
         api = MemoryApiServer(self._server)
         self._loop = listing_changes(KubeState(api, VIRTUAL), self._server)
         self._loop.loop_lock = FreeTurn(api, VIRTUAL, self._world, self._loop.memory.fence)

@@ -36,7 +36,7 @@ REASONS = (
 
 
 def altered(chance: random.Random) -> dict[str, object]:
-    """Draw the changes of a policy. It removes or replaces labels, or sets another restart policy."""
+    """Draw the changes that a policy makes to pods: it removes or replaces labels, or sets another restart policy."""
     labels = chance.sample(sorted(OWN_LABELS), chance.randint(1, len(OWN_LABELS)))
     if chance.random() < 0.2:
         return {"labels": {}, "spec": {"restartPolicy": "Always"}}
@@ -44,10 +44,8 @@ def altered(chance: random.Random) -> dict[str, object]:
 
 
 def play(sim: Simulation, chance: random.Random) -> None:
-    """Let HF request machines in a random run.
-
-    Policies change, machines lose labels, calls are lost, and the loop dies.
-    """
+    """Let HF request machines while policies change, machines lose labels, calls are lost, and the loop dies, all at
+    random."""
     for _ in range(14):
         match chance.randrange(8):
             case 0 | 1:

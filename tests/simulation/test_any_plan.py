@@ -1,6 +1,6 @@
 """Rules that hold for every plan, for any memory, snapshots, HF activity and holds.
 
-``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, and other ones in each run.
+``EXAMPLES=1000 pytest tests/simulation/test_any_plan.py`` tries more situations, which differ in each run.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def any_situation(draw: st.DrawFn) -> tuple[PlanInputs, Memory]:
 
 
 def usable(world: PlanInputs) -> set[str]:
-    """Return the pools that may be acted upon."""
+    """Return the pools that a plan may act upon: they have a recent snapshot and no running batch."""
     seen = {
         observation.pool
         for observation in world.observations.values()

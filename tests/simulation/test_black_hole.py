@@ -27,7 +27,7 @@ HOLE = {"dies": 1.0}
 
 
 class Learning(Provisioner):
-    """A provisioner that keeps the state of the first pool in each of its cycles."""
+    """A provisioner that keeps the window of the first pool after each of its cycles."""
 
     def __init__(self, stage: Stage) -> None:
         self.windows: list[Window] = []
@@ -63,7 +63,8 @@ class Hole(Watched):
 
 
 def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_time() -> None:
-    """Check the window. ``test_rules.py`` plays the same scenario without the rule."""
+    """Early losses must close the window. ``test_rules.py`` plays the same scenario without the rule about early
+    losses."""
     hole = Hole(2.0, a=HOLE)
     assert WANTED <= hole.made["a"] < 2 * WANTED
     known, why = hole.windows[-1], Failure(ErrorClass.OTHER, "Lost in its first 300 s: The machine ended: exit code 1.")
@@ -72,7 +73,8 @@ def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_ti
 
 @pytest.mark.slow
 def test_machines_that_die_while_others_of_their_request_boot_close_the_window_too() -> None:
-    """Check failures that HostFactory never reads. The loop replaces these machines before the terminal answer."""
+    """These losses come before the terminal answer, so the loop replaces the machines and HostFactory never reads of
+    them. The losses must count all the same."""
     hole = Hole(1.0, a=HOLE | {"boot_p95_seconds": 280.0})
     assert hole.made["a"] < 2 * WANTED
     assert hole.windows[-1].early_loss is not None
@@ -96,7 +98,7 @@ def test_the_next_pool_of_the_template_makes_what_the_first_cannot_keep(hours: f
 @pytest.mark.slow
 @pytest.mark.parametrize("hours", [0.1, 3.0])
 def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
-    """A recovery takes at most half an hour's pause, a probe's minutes, and a few rounds."""
+    """A recovery takes at most half an hour of pause, five minutes in which a probe must live, and a few rounds."""
     dies = {"at_minutes": 0.0, "for_minutes": 60 * hours, "change": HOLE}
     hole = Hole(hours + (1800.0 + EARLY + 600.0) / HOUR, dies, a={})
     assert any(window.early_loss for window in hole.windows)
@@ -108,8 +110,8 @@ def test_the_pool_recovers_once_a_machine_lives(hours: float) -> None:
 @pytest.mark.parametrize("pool", [{}, {"max_pending": 8, "initial_window": 8}], ids=["a wide window", "a narrow one"])
 @pytest.mark.parametrize("after", [10.0, 90.0, 290.0])
 def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], after: float) -> None:
-    """Let five machines in a hundred die early. In an hour this is more than a narrow window is wide. Expect that the
-    window stays wide all the same."""
+    """Five of a hundred machines die early. In an hour, these are more machines than a narrow window allows at once,
+    but the window must not close."""
     lossy = Hole(1.5, a=pool | {"dies": 0.05, "dies_after_seconds": after})
     assert not any(window.level or window.early_loss for window in lossy.windows)
     assert min(window.window for window in lossy.windows) >= 100 or pool
@@ -119,9 +121,8 @@ def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], 
 
 @pytest.mark.slow
 def test_machines_that_are_all_preempted_in_their_first_minutes_close_nothing() -> None:
-    """Check preemptions. ``test_early_loss.py`` of the unit tests names other causes that do not count against the
-    pool.
-    """
+    """Preemptions must not count against the pool. ``test_early_loss.py`` of the unit tests names other causes that do
+    not count."""
     events = [{"at_minutes": at, "do": "preempt", "share": 1.0} for at in (8.0, 14.0, 20.0)]
     well = Hole(0.5, *events, a={})
     assert not any(window.level or window.early_loss for window in well.windows)
