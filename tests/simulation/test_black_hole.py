@@ -133,7 +133,7 @@ GROUP = replace(SPEC, provisioning_model="STANDARD")
 
 
 def kept_at(site: VirtualSite, wanted: int, seconds: float) -> None:
-    """Let HF return lost machines and request missing ones."""
+    """Keep ``wanted`` machines for these seconds: HF returns lost machines and requests missing ones."""
     hosts: set[str] = set()
     open_ = {site.request(wanted): wanted}
     site.run(CALLS)

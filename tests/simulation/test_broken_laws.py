@@ -71,7 +71,7 @@ BOUNDED = settings(
 
 
 class Alone(SimulationMachine):
-    """A state machine with additional single events, from which ``machine_with`` can choose."""
+    """Events that no other test uses. ``machine_with`` can choose single ones of them."""
 
     @rule()
     def memory_is_lost(self) -> None:
@@ -79,12 +79,12 @@ class Alone(SimulationMachine):
 
     @rule()
     def memory_is_read(self) -> None:
-        """Check that memory is the result of one whole write, whenever the process that wrote it has died."""
+        """Check that memory comes from one whole write, also if the writing process died during a write."""
         assert self.sim.hf.memory.condition() is not Condition.OLDER, f"{Law.RECORDED}: memory is torn"
 
     @rule()
     def old_loop_writes_late(self) -> None:
-        """Let a write arrive that a loop began before it was superseded."""
+        """Let a superseded loop finish a write that it began before. The write must have no effect."""
         before = self.sim.store.marks()
         for ghost in self.sim.ghosts:
             if ghost.reconciler.memory is not None:

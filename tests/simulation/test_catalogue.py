@@ -1,4 +1,4 @@
-"""The scenarios of ``provisioner simulate``: every law holds in each of them, and each keeps its goals."""
+"""The scenarios of ``provisioner simulate``: no law is broken in a scenario, and each scenario reaches its goals."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Host:
 
 
 class Site(Bench):
-    """The bench, whose loop has its own clock."""
+    """The bench with the loop's real clock in place of a test clock."""
 
     def __init__(self, path: Path, host: Host) -> None:
         self.host = host
@@ -90,7 +90,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) -> None:
-    """Set the wall clock, and perhaps restart the loop meanwhile."""
+    """Set the wall clock forward or back. ``restarted``: restart the loop after this. ``rebooted``: the host has booted
+    again."""
     site.host.wall += jump
     if rebooted:
         site.host.boot, site.host.monotonic = "second boot", 10.0
@@ -101,7 +102,7 @@ def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) 
 @JUMPS
 @pytest.mark.parametrize("restarted", [False, True], ids=["while it runs", "at a restart"])
 def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: float, restarted: bool) -> None:
-    """Check the deadlines of a boot, a return request, an orphan and a request."""
+    """A jump must change neither the deadlines of a boot, a request and a return request nor the grace of an orphan."""
     kept = site.succeed(3)
     id_ = site.request(2)
     site.place.place.create(ORPHAN, Mark("demo", "pool", ORPHAN))
@@ -124,7 +125,8 @@ def test_deadlines_and_graces_end_when_they_would_have_ended(site: Site, jump: f
 def test_at_a_start_on_another_host_deadlines_move_by_an_hour_at_most_and_nothing_is_lost(
     site: Site, jump: float
 ) -> None:
-    """Start the loop on another host. The loop cannot know whether the clock was set or time has passed."""
+    """On another host, the loop cannot know whether the clock was set or time has passed. So deadlines may move, by an
+    hour at most."""
     kept = site.succeed(3)
     id_ = site.request(2)
     site.run(10.0)
@@ -151,7 +153,8 @@ def test_a_mass_loss_waits_for_its_second_observation_as_long_as_ever(site: Site
 
 @JUMPS
 def test_the_clock_of_hfs_host_decides_nothing_of_what_the_loop_remembers(site: Site, jump: float) -> None:
-    """Set the clock of HF's host between a script's call and the loop's reading. Then restart the loop."""
+    """The script that records the request runs on a host with a wrong clock. The request's deadline must follow the
+    loop's clock, also after a restart."""
     id_ = site.request(2, skew=site.host.wall - site.clock.time + jump)
     site.run(BOOT / 2)
     site.restarted()

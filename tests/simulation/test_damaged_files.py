@@ -24,7 +24,8 @@ BLOWS: list[Blow] = list(itertools.product(FILES, DAMAGES))
 
 
 def site() -> Simulation:
-    """Return a simulation with a request in each state that an answer can be in."""
+    """Return a simulation with several requests: open, unread, reported, partly returned, lost, returned early, and
+    trimmed."""
     sim = Simulation()
     for template, count in (("wide", 3), ("pods", 1), ("vms", 2), ("pods", 2), ("wide", 1), ("vms", 1)):
         sim.request(template, count)
@@ -48,7 +49,8 @@ def site() -> Simulation:
 
 
 def strike(sim: Simulation, blow: Blow, loop: str) -> None:
-    """Damage the file, and let HF call before the loop has noticed the damage, and again afterwards."""
+    """Damage the file. Let HF call before the loop has noticed the damage, if the loop is not running, and again
+    afterwards."""
     kind, damage = blow
     sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
     if loop == "restarted":
@@ -65,7 +67,7 @@ def strike(sim: Simulation, blow: Blow, loop: str) -> None:
 
 
 def survives(blows: tuple[Blow, ...], loop: str) -> None:
-    """Damage these files, and check with the judge that all requests come to their end."""
+    """Damage these files one after the other, and check that all requests then end without a broken law."""
     with closing(site()) as sim:
         for blow in blows:
             strike(sim, blow, loop)

@@ -66,7 +66,7 @@ def scenario(chance: random.Random) -> Scenario:
 
 
 class Scripts(HostFactory):
-    """The scripts of HostFactory, and a record of all that they have recorded."""
+    """The scripts of HostFactory, with a record of their requests and returns."""
 
     def __init__(self, state: VirtualState, world: Any, chance: random.Random) -> None:
         super().__init__({})
@@ -86,22 +86,25 @@ class Scripts(HostFactory):
         self.broken: list[str] = []
 
     def alive(self, template: str) -> int:
-        """Return the machines that were requested and neither returned nor reported as failed."""
+        """Return the number of requested machines that were neither returned nor reported as failed."""
         ids = [split[0] for name in self.returned | self.failed if (split := split_name("hf", name))]
         gone = Counter(self.counts[id_][0] for id_ in ids)
         return sum(count for of, count in self.counts.values() if of == template) - gone[template]
 
     def note_reading(self, numbers: Mapping[str, int] | None) -> None:
-        """Note what the source says; None if it fails. A 0 counts if two reads agree and none fails in between."""
+        """Note the numbers that the source wants. ``numbers``: None if the reading failed.
+
+        A template's number 0 counts only from its second successful reading in a row.
+        """
         for template, number in (numbers or {}).items():
             if number or template in self.zeros:
                 self.wanted[template] = number
         self.zeros = {template for template, number in (numbers or {}).items() if not number}
 
     def _call(self, name: str, do: Callable[[], Any]) -> Any:
-        """Make a call.
+        """Call a script by ``do``.
 
-        The service may die before or after the call. The script may fail before or after it has recorded.
+        The service may be killed before or after the call. The call may fail before or after the script has recorded.
         """
         self.fuse.burn(f"before {name}")
         luck = self._chance.random() if self._world.now < STORM_SECONDS else 1.0

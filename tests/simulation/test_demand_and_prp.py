@@ -1,6 +1,7 @@
-"""``provisioner demand`` against PRP's own formula, with the same jobs and places in virtual time (docs/htcondor.md).
+"""Compare ``provisioner demand`` with PRP's own formula, for the same jobs and places in virtual time
+(docs/htcondor.md).
 
-Both do all the work. A job waits until a machine is free, and then fills the machine.
+Both finish all jobs. A job waits until a machine is free, and then uses the whole machine.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Job(NamedTuple):
 
 
 def steady(jobs_an_hour: int, mean: float, hours: int) -> list[Job]:
-    """Return jobs that come and last by chance. ``mean``: seconds of a job."""
+    """Return jobs with random times and lengths. ``mean``: mean seconds of work of a job."""
     chance = random.Random(jobs_an_hour)
     at, jobs = 0.0, list[Job]()
     while (at := at + chance.expovariate(jobs_an_hour / HOUR)) < hours * HOUR:
@@ -74,7 +75,7 @@ class Queue:
         self.waits: list[float] = []
 
     def step(self, now: float) -> Counter[str]:
-        """Let the jobs that have a machine work, and return the number of jobs."""
+        """Let the first jobs work, one on each running machine, and return the number of jobs that are left."""
         passed, self._at = now - self._at, now
         running = len(self._stage.ledger.running)
         worked = [(job, left - passed * (place < running)) for place, (job, left) in enumerate(self._left)]
@@ -96,7 +97,8 @@ Kind = TypeVar("Kind", bound=Controller)
 
 
 def serve(jobs: Sequence[Job], made: list[Queue], decide: Callable[[Stage], Kind], stage: Stage) -> Kind:
-    """Return a controller that wants a machine for each job of a new queue. Append the queue to ``made``."""
+    """Make a queue of these jobs, and append it to ``made``. Return a controller that wants a machine for each job of
+    the queue."""
     controller: Any = decide(stage)
     made.append(Queue(jobs, stage))
     (controller.grid if isinstance(controller, DemandService) else controller)._levels = made[0]
@@ -143,7 +145,7 @@ def test_for_long_jobs_no_more_machines_are_made_and_they_idle_half_as_long(name
 
 @pytest.mark.parametrize("name", SHORT)
 def test_for_short_jobs_more_machines_are_made(name: str) -> None:
-    """PRP makes fewer machines, so that with PRP the jobs wait for the machines of other jobs."""
+    """PRP makes fewer machines because its jobs wait until other jobs leave their machines."""
     measures = compare(name)
     assert measures["created"][0] > measures["created"][1]
     assert measures["idle_hours"][0] <= measures["idle_hours"][1] * (1.5 if name == "1,000 jobs of 6 minutes" else 0.7)

@@ -24,7 +24,7 @@ old_files = st.sets(st.sampled_from(["intent", "memory", "status"]), min_size=1)
 
 
 class Disasters(Laws):
-    """All events of the laws, and the disasters."""
+    """The events of ``Laws``, and lost, cut and restored files."""
 
     @rule(kinds=lost_files, restarted=st.booleans())
     def files_are_lost(self, kinds: Collection[str], restarted: bool) -> None:
@@ -59,5 +59,6 @@ TestDisasters = pytest.mark.slow(Disasters.TestCase)
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_disasters_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """The simulations of all flips together are as many as the simulations without a flip."""
+    """Each of ``FLIPS`` gets a share of the simulations. All shares together are as many simulations as a run without a
+    flip."""
     play_some(Disasters, switches)

@@ -1,6 +1,6 @@
 """The same simulation with events that come once, twice, out of order, an hour late, or not at all.
 
-Machines, verdicts and answers agree. Only the time at which HF learns of a preemption differs.
+Machines, verdicts and answers must be equal in all modes. Only the time at which HF learns of a preemption may differ.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ HOUR = 3600
 
 @dataclass
 class End:
-    """The facts at the end of a simulation."""
+    """The state at the end of a simulation."""
 
     machines: set[str] = field(default_factory=set)
     """The machines that truly exist after the trouble."""
@@ -126,14 +126,14 @@ class EventRun:
         self._news.clear()
 
     def _listen(self) -> None:
-        """Call getReturnRequests, without returning the machines at once."""
+        """Note the losses that getReturnRequests would name. No machine is returned yet."""
         lost = self.sim.hf.status.read_lost()
         assert lost.keys() <= self.sim.judge.disturbed, f"{Law.PROVEN}: only what is taken away is reported lost"
         for name in lost.keys() & self._preempted:
             self.reported.leads.setdefault(name, PREEMPTED_AT + EXACT.notice - self._seconds)
 
     def _plain(self, text: str) -> str:
-        """Return the text with numbers in place of request ids. The ids differ, because earlier calls count in them."""
+        """Return the text with a number in place of each request id. The ids themselves differ between the modes."""
         for number, id_ in enumerate(self.sim.requests):
             text = text.replace(id_, str(number))
         return text
@@ -185,7 +185,7 @@ class EventRun:
 
 
 def kept_of(answer: str | None) -> object:
-    """Return the part of a terminal answer that HF keeps, without launch times and addresses."""
+    """Return the parts of a terminal answer that must be equal in all modes: all but launch times and addresses."""
     assert answer is not None
     entry = json.loads(answer)
     return entry["status"], sorted((machine["name"], machine["result"]) for machine in entry["machines"])

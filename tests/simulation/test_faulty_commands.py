@@ -39,7 +39,7 @@ DOWN = {"lsf": "LSF is down. Please wait ...", "gridengine": "error: unable to c
 
 
 class Program:
-    """The commands of a sample, in memory. ``run`` takes the place of ``run_program``."""
+    """The commands of one sample configuration, in memory. ``run`` replaces the function ``run_program``."""
 
     def __init__(self, sample: str, queue: Queue) -> None:
         self._queue = queue
@@ -50,7 +50,7 @@ class Program:
         self._calls |= {"run": self._create, "show": self._read, "delete": self._delete}
 
     def run(self, argv: Sequence[str], environment: Mapping[str, str], *, seconds: float, **limits: Any) -> Finished:
-        """Run a command."""
+        """Run a command, which may fail or hang."""
         program = argv[2] if argv[0] == "lcli" else Path(argv[0]).name
         try:
             return self._calls[program](argv, seconds)

@@ -40,14 +40,14 @@ Document = dict[str, Any]
 
 
 class Slurmrestd:
-    """A slurmrestd in memory. ``exchange`` takes the place of the HTTP client's."""
+    """A slurmrestd in memory. ``exchange`` replaces the HTTP client's method of this name."""
 
     def __init__(self, version: int, queue: Queue) -> None:
         self._version, self._queue = version, queue
         self._cancelled: set[int] = set()
 
     def exchange(self, way: Way, request: Request, clock: PlaceClock) -> tuple[SimpleNamespace, bytes]:
-        """Answer a request."""
+        """Respond to a request, perhaps with a fault."""
         prefix, _, path = request.path.removeprefix("/slurm/").partition("/")
         if prefix != f"v0.0.{self._version}":
             return reply(404, b"Unable find requested URL")
@@ -65,7 +65,7 @@ class Slurmrestd:
         return self._fail(fault, request, json.dumps(self._answer(request.method, path, body, fault)).encode())
 
     def _fail(self, fault: str, request: Request, answer: bytes) -> tuple[SimpleNamespace, bytes]:
-        """Return the response that the fault makes of ``answer``."""
+        """Return ``answer`` after the fault has changed it, or the response that replaces it."""
         if fault == "hang":
             self._queue.pass_time(request.seconds)
             raise BackendError(ErrorClass.TIMEOUT, "ReadTimeoutError")

@@ -1,9 +1,8 @@
 """The state in the Kubernetes API, with faults at any call.
 
-The process dies, answers are lost, and the server refuses. A loop is cut off, and a second loop takes over. etcd gets
-an old snapshot. No machine is doubled or leaked, and no terminal answer changes.
-
-A failure names its seed. ``STATE_SEED=N pytest -k faulty_state_server`` plays that seed again.
+The process dies, responses are lost, and the server refuses calls. A loop is cut off, and a second loop takes over.
+etcd gets an old snapshot. No machine may be doubled or leaked, and no terminal answer may change. A failure names its
+seed. ``STATE_SEED=N pytest -k faulty_state_server`` plays that seed again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ MISHAPS = [
 
 
 class FaultyStore(KubeStore):
-    """An API server whose answers to the loop fail by chance."""
+    """An API server whose responses to the loop fail by chance."""
 
     lists_always = True
     chance = random.Random()
@@ -82,7 +81,7 @@ class FaultyStore(KubeStore):
 
 
 class FaultySimulation(Simulation):
-    """A simulation on such a store. A loop that ends with an error is started again, as the system does."""
+    """A simulation on a ``FaultyStore``. A loop that ends with an error is started again, as a supervisor does."""
 
     store: FaultyStore
     expected = (
@@ -120,7 +119,8 @@ class FaultySimulation(Simulation):
             super().ghost_cycle()
 
     def restore(self, snapshot: Any, *, bump: int, restarted: bool) -> None:
-        """Bring etcd back from a snapshot, while no loop runs or under a running loop."""
+        """Bring etcd back from a snapshot. ``restarted``: the loop starts after this; otherwise it runs on
+        meanwhile."""
         self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True  # all of the state is old, also the answers that HF has read
         self.ghosts = []

@@ -1,6 +1,7 @@
-"""Interrupted plans. The loop dies after some of a plan's actions and starts anew. The wanted machines then run.
+"""Interrupted plans: the loop dies after some of a plan's actions, and is started again. All wanted machines must then
+run (law: recorded before acted).
 
-The law is "recorded before acted". Each number of completed actions is a run of its own.
+Each plan is interrupted after each possible number of actions, in a run of its own.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Interrupted(Provisioner):
             self._submit(batch, may_start)
 
     def _die_in(self, batch: Batch) -> None:
-        """Carry out the allowed actions. If they were the last ones, end the loop as if a newer loop had taken over."""
+        """Carry out the first actions, as many as the plan has left before the loop dies. If none is left, end the loop
+        as if a newer loop had taken over."""
         backend, actions = self.loop.backends[batch.pool], (*batch.deletes, *batch.creates)
         for action in actions[: self._left]:
             _ = backend.create([action], bool) if isinstance(action, Create) else backend.delete([action], bool)
@@ -90,7 +92,7 @@ class Interrupted(Provisioner):
 
 
 def reported(name: str) -> Scenario:
-    """Return the scenario of this name. Unless it says otherwise, it lasts half an hour."""
+    """Return the scenario of this name. It lasts half an hour, unless it sets another length."""
     return scenarios({name: {"hours": 0.5, **SCENARIOS[name]}}, "tests")[name]
 
 
@@ -108,7 +110,8 @@ def plans(scenario: Scenario, store: str) -> list[int]:
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return each plan with each possible number of completed actions."""
+    """Return pairs of a plan's number and a number of its actions, which are completed before the loop dies. Each plan
+    has a pair for each possible number of actions."""
     return [(plan, done) for plan, size in enumerate(sizes) for done in range(size + 1)]
 
 
@@ -123,7 +126,7 @@ def assert_sound(run: Watched) -> None:
 
 
 def play_interrupted(name: str, store: str, most: int) -> None:
-    """Play a scenario with each prefix of its plans. If these are more than ``most``, play evenly spaced ones."""
+    """Play a scenario once for each of its ``prefixes``. If there are more than ``most``, play evenly spaced ones."""
     scenario = reported(name)
     sizes = plans(scenario, store)
     every = prefixes(sizes)

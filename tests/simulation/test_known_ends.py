@@ -1,4 +1,5 @@
-"""A week of machines that Compute ends after a day. HF is asked for each before its end, with the seconds left."""
+"""A week of machines that Compute Engine ends after a day. HF is asked to return each machine before its end, and gets
+the seconds that are left."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Week:
         self.requests: set[str] = set()
 
     def step(self) -> None:
-        """Play two minutes of the grid."""
+        """Play two minutes: HF reads which machines will end, and returns those whose work is done."""
         self.site.run(PACE)
         site, now = self.site, self.site.now()
         for id_ in self.requests - site.hf.terminal_answers.ids():

@@ -1,4 +1,4 @@
-"""etcd is brought back from an older snapshot, under a running loop: the brake latches, and no machine is lost."""
+"""etcd is restored from an older snapshot while a loop runs. The brake must latch, and no machine may be lost."""
 
 from __future__ import annotations
 
@@ -71,10 +71,8 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
 
 
 def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recovers(sim: Simulation) -> None:
-    """HF has returned a host, so the host's loss is not reported to HF.
-
-    If the return request were given up, HF would therefore keep the host, which is gone.
-    """
+    """The restore loses a return request of machines that are gone. Machines that HF has returned are not reported as
+    lost. So if the return request were given up, HF would keep machines that are gone."""
     server = server_of(sim)
     old = server.snapshot()
     sim.return_all()
@@ -92,7 +90,8 @@ def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recover
 
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists: bool) -> None:
-    """The next loop begins on another host. That host's disk has no note of a newer generation."""
+    """The next loop starts on another host. The disk of this host has no note of a newer generation, so the loop cannot
+    recognise the restored state as old by such a note."""
     server = server_of(sim)
     old = server.snapshot()
     sim.request("pods", 3)

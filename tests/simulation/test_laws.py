@@ -1,7 +1,7 @@
-"""Simulations by Hypothesis. HF requests, polls and returns, places fail, and the loop dies between any two steps. The
-judge checks the laws after each step.
+"""Random simulations by Hypothesis. HF requests, polls and returns, places fail, and the loop dies between any two
+steps. The judge checks the laws after each step.
 
-``RUNS=1000 pytest tests/simulation`` plays more simulations, and other ones in each run.
+``RUNS=1000 pytest tests/simulation`` plays more simulations, which differ in each run.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FAULTS = ["stockout", "image_pull", "never_ready", "slow_start", "crash", "quota
 
 
 class SimulationMachine(RuleBasedStateMachine):
-    """A state machine that begins a simulation, and at its end lets everything come to rest."""
+    """A state machine of Hypothesis whose events happen in a simulation. At its end, the simulation is settled."""
 
     sim: Simulation
     store: type[Store] = FileStore
@@ -73,7 +73,7 @@ class SimulationMachine(RuleBasedStateMachine):
 
 
 class Laws(SimulationMachine):
-    """All events that may happen."""
+    """All events that may happen while the state is intact."""
 
     # --- HostFactory ----------------------------------------------------------------------------------------------
 
@@ -98,9 +98,10 @@ class Laws(SimulationMachine):
 
     @rule(data=st.data(), returns=st.booleans(), cycles=st.integers(1, 3))
     def hf_polls_slowly(self, data: st.DataObject, returns: bool, cycles: int) -> None:
-        """Poll slowly.
+        """Poll with a slow script.
 
-        Between reading and settling a terminal answer, HF may return a machine, and the loop goes on.
+        After the script has read a terminal answer and before it settles the answer, HF may return a machine, and the
+        loop runs cycles.
         """
         id_ = data.draw(st.sampled_from(sorted(self.sim.requests) + sorted(self.sim.returns)))
         names = sorted(self.sim.requests[id_].listed - set(self.sim.returned)) if id_ in self.sim.requests else []
@@ -313,14 +314,14 @@ Laws.TestCase.settings = settings(
 
 
 class TestLaws(Laws.TestCase):
-    """A quarter of the simulations, for each run of the tests."""
+    """A quarter of the simulations, which each run of the tests plays."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
 
 @pytest.mark.slow
 class TestLawsAtLength(Laws.TestCase):
-    """All simulations."""
+    """All simulations, which only a run of the slow tests plays."""
 
 
 class KubeLaws(Laws):
@@ -333,25 +334,26 @@ KubeLaws.TestCase.settings = Laws.TestCase.settings
 
 
 class TestKubeLaws(KubeLaws.TestCase):
-    """A quarter of the simulations, for each run of the tests."""
+    """A quarter of these simulations, which each run of the tests plays."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
 
 @pytest.mark.slow
 class TestKubeLawsAtLength(KubeLaws.TestCase):
-    """All simulations."""
+    """All of these simulations, which only a run of the slow tests plays."""
 
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_laws_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """The simulations of all flips together are as many as the simulations without a flip."""
+    """Each of ``FLIPS`` gets a share of the simulations. All shares together are as many simulations as a run without a
+    flip."""
     play_some(Laws, switches)
 
 
 def play_some(sims: type[SimulationMachine], switches: Switches) -> None:
-    """Play a share of the usual number of simulations, with these switches. The shares of all ``FLIPS`` add up to the
-    usual number."""
+    """Play a share of the usual number of simulations while ``switches`` are in effect. All of ``FLIPS`` have equal
+    shares."""
     with closing(Simulation()) as sim:
         assert sim.groups.switches == switches
     usual = sims.TestCase.settings

@@ -1,7 +1,7 @@
-"""An old copy of intent.json is restored without its lock file. Nearly all other files were lost before.
+"""An old copy of intent.json is restored without its lock file, after nearly all other files were lost.
 
-The loop recognises the copy as old. If no file proves its age, the loop deletes no machine of HostFactory. An operator
-has to check first.
+The loop recognises the copy as old, and HostFactory loses no machine. If no file proves the age of the copy, the loop
+deletes no machine until an operator has checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Hours in virtual time with a place that holds machines in a queue: a wait is no failure, whatever else happens."""
+"""Hours in virtual time with a place that holds machines in a queue. A wait in the queue is no failure, whatever else
+happens."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ LATER = {"b": {"boot_seconds": 40}}
 
 
 class Watched(Provisioner):
-    """A provisioner whose slots and windows a test reads."""
+    """A provisioner that records closed slots, long waits and back-off for a test."""
 
     def __init__(self, stage: Stage) -> None:
         self.closes: list[Transition] = []

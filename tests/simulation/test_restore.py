@@ -48,7 +48,7 @@ class Dumped(Site):
         self.sim.restart()
 
     def made_again(self) -> Memory:
-        """Run cycles until all pools were observed and the memory is rebuilt. Return this memory."""
+        """Run cycles until a brake is latched, which happens once the memory is rebuilt. Return this memory."""
         while self.brake() is None:
             self.sim.advance(10.0)
             self.sim.cycle()

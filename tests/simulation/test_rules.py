@@ -1,5 +1,5 @@
-"""The effect of each rule of the loop. A scenario is played in virtual time with all rules, and once more without this
-one."""
+"""The effect of each rule of the loop. A scenario is played in virtual time twice: with all rules, and with one rule
+switched off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Switch = Callable[[pytest.MonkeyPatch], None]
 
 
 class Rule(NamedTuple):
-    """A rule, a scenario that shows its effect, and the measure's highest value with the rule."""
+    """A rule, and a scenario that shows its effect. With the rule, the measure is at most ``most``; without it,
+    above."""
 
     scenario: str
     measure: str
@@ -33,7 +34,7 @@ class Rule(NamedTuple):
 
 
 def without(module: Any, name: str, value: object) -> Switch:
-    """Return a switch that turns a rule off. The rule is a value of a module, and the switch replaces this value."""
+    """Return a switch that turns a rule off: it sets the variable ``name`` of a module to ``value``."""
     return lambda patch: patch.setattr(module, name, value)
 
 
@@ -82,7 +83,7 @@ RULES = {
 
 
 def measured(rule: Rule) -> float:
-    """Return the measure, or a number far above all bounds if it was not reached."""
+    """Return the rule's measure of a run. If the run has no such measure, return a number far above all bounds."""
     scenario: Scenario = catalogue()[rule.scenario]
     if rule.hours is not None:
         scenario = scenario.model_copy(update={"hours": rule.hours})

@@ -124,7 +124,7 @@ class Theme(NamedTuple):
     """Settings of all pools."""
 
     def given_to(self, body: Body) -> Body:
-        """Return a scenario about the theme."""
+        """Return the drawn scenario with the events and settings with which the break shows."""
         pools = {name: {**pool, **self.pool} for name, pool in body["pools"].items()}
         return body | {"pools": pools, "events": [*body["events"], *self.events]}
 

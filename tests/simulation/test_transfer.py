@@ -1,4 +1,4 @@
-"""Copies of a whole state from files into a Kubernetes API and back, also interrupted ones."""
+"""Copies of a whole state from files into a Kubernetes API and back. Some copies are interrupted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sim() -> Iterator[Simulation]:
 
 
 class Api:
-    """A server for the copies."""
+    """An API server, which keeps the copied state in memory."""
 
     def __init__(self) -> None:
         self.server = ObjectServer("hf", World().wall)

@@ -53,8 +53,8 @@ def leftover_ids(sim: Simulation) -> dict[str, set[str]]:
     "end", [pytest.param(crash, id="killed", marks=pytest.mark.slow), pytest.param(disk_is_full, id="disk full")]
 )
 def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]) -> None:
-    """A return request leaves intent in one cycle, and memory and status in the next. After it, the requests of its
-    machines do the same."""
+    """A return request first leaves intent, and in the next cycle memory and status. Only then do the requests of its
+    machines leave, in the same order. Each of these steps is interrupted."""
     places: set[str] = set()
     for before in range(2):
         for at in itertools.count(1):
@@ -66,7 +66,8 @@ def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]
 
 
 def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str]:
-    """Run ``before`` cycles, and end the next cycle at its step ``at``. Return the name of this step."""
+    """Run ``before`` cycles, then end the next cycle at its step ``at``. Check that all ids have left the files some
+    time later. Return the name of the step."""
     places: set[str] = set()
 
     def ends(where: str) -> None:
@@ -87,13 +88,13 @@ def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str
 
 
 INTERVAL = 30.0
-"""Seconds between two calls of profile P1. Each call requests machines and returns others."""
+"""Seconds between two steps of a day. In each step, HF requests machines and returns others."""
 
 FILES = ("intent", "memory", "status")
 
 
 def machines(chance: random.Random, most: int, median: float = 6.0) -> int:
-    """Return a random number of machines by profile P1, which is lognormal."""
+    """Return a random number of machines, from a lognormal distribution with this median."""
     return min(most, max(1, round(chance.lognormvariate(math.log(median), 0.9))))
 
 
@@ -129,7 +130,8 @@ def test_the_records_of_a_week_stop_growing_and_leave_nothing_behind() -> None:
 
 
 def work(sim: Simulation, chance: random.Random) -> dict[str, int]:
-    """Play a small day of profile P1, with the loop at every step. Return the largest size of each file."""
+    """Play a small day in which HF often requests and returns machines, and the loop runs. Return the largest size of
+    each file."""
     peak = dict.fromkeys(FILES, 0)
     for _ in range(round(2 * KEPT / INTERVAL)):
         sim.request(chance.choice(["wide", "pods", "vms"]), machines(chance, 12, median=3.0))

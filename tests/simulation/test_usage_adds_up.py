@@ -1,4 +1,5 @@
-"""A day in virtual time: the machine-hours in memory are those of the places, whatever happens to the loop."""
+"""A day in virtual time. Whatever happens to the loop, the machine-hours in memory must agree with those of the
+places."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ SLACK = 12.0
 
 
 class Counted(Provisioner):
-    """A provisioner whose reported usage is added up as the metrics do it. These counters must never fall."""
+    """A provisioner that adds up its reported usage as the metrics do. The sums must never fall."""
 
     def __init__(self, stage: Stage) -> None:
         self.reported: dict[str, float] = {}

@@ -41,10 +41,11 @@ class Watched:
         return self._provisioner.grid.wanted.total() - self._stage.ledger.usable()
 
     def left(self) -> set[str]:
-        """Return our machines that HostFactory does not have; an empty set before its first request.
+        """Return our machines that HostFactory does not have. Return an empty set if HostFactory has not made a request
+        yet.
 
-        A loop whose directory has no request leaves machines alone, because another directory may have the requests for
-        them.
+        A loop without any request leaves unknown machines alone, because another state directory may have their
+        requests.
         """
         if not self._provisioner.state.intent.existed():
             return set()
@@ -52,7 +53,8 @@ class Watched:
         return there - self._provisioner.grid.hosts.keys()
 
     def miscounted(self) -> float:
-        """Return the error of the usage in memory, in seconds for each machine. The places know the true usage."""
+        """Return the error of the usage in memory, compared with the places' true usage, in seconds for each
+        machine."""
         memory, clock = self._provisioner.loop.reconciler.memory, self._provisioner.loop.clock
         assert memory is not None
         reported = sum(by_pool(get_usage(memory, clock.now(), 0.0)).values()) / 1000
@@ -60,6 +62,6 @@ class Watched:
         return abs(reported - tally.seconds) / tally.created
 
     def brake(self) -> bool:
-        """Return True if the run waits for an operator."""
+        """Return True if the brake is latched, so that an operator has to act."""
         memory = self._provisioner.state.memory.latest
         return memory is not None and memory.brake is not None

@@ -53,16 +53,16 @@ ADDED: dict[str, Callable[[Any], None]] = {
 
 
 class Arrival:
-    """An importer that leaves the search for modules to the other importers. After the import of a module in ``ADDED``,
-    it runs the action for this module."""
+    """An importer that runs the action of each module in ``ADDED`` after the import of the module. It finds no module
+    itself, but leaves that to the other importers."""
 
     def __init__(self) -> None:
         self._awaited = dict(ADDED)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return the spec of a module in ``ADDED``. The import of this spec also adds the checks.
+        """At the first import of a module in ``ADDED``, return a spec whose import also runs the module's action.
 
-        Return None for any other module and for a second import.
+        Otherwise return None, so that the other importers find the module.
         """
         add = self._awaited.pop(name, None)
         if add is None:

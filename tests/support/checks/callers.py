@@ -23,8 +23,8 @@ paths and need no role."""
 
 
 def see(call: str) -> None:
-    """Judge a call if this process has not made such a call before. If no role gives the right to make the call, write
-    a note."""
+    """Check that a role gives the right to make this call, at the first such call of this process. If no role does,
+    write a note."""
     if call in CALLS:
         return
     CALLS.add(call)

@@ -32,7 +32,7 @@ Failures = set[tuple[str, str]]
 
 
 def failures(program: str, framework: str, directory: Path) -> Failures:
-    """Return the failed checks of a directory. A run that checked nothing is a failure of the tool."""
+    """Return the failed checks of a directory. Exit with an error if checkov has checked nothing."""
     command = [program, "--directory", str(directory), "--framework", framework, "--skip-download", "-o", "json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     result: dict[str, Any] = json.loads(done.stdout).get("results", {})
@@ -42,8 +42,8 @@ def failures(program: str, framework: str, directory: Path) -> Failures:
 
 
 def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
-    """Write the files that we deploy into directories. Yield each directory after the accepted reasons that apply to
-    it, and after its framework."""
+    """Write the files that we deploy into directories. Yield for each directory: the sections of accepted reasons in
+    ``deploy/checkov.yaml``, checkov's name for the sort of files, and the directory."""
     for overlay in OVERLAYS:
         parts = ("manifests",) if overlay in POLICIES else ("manifests", "manifests without network policy")
         components = OPTIONAL if overlay == GKE else ()
@@ -63,7 +63,7 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def finds(program: str, framework: str, directory: Path) -> bool:
-    """Put a fault into the directory's files, and return True if checkov finds it. Each framework has its own fault."""
+    """Put a fault that suits the framework into the directory's files, and return True if checkov finds it."""
     name, right, wrong, check = SPOILT[framework]
     text = (directory / name).read_text()
     if right not in text:

@@ -38,10 +38,10 @@ def _methods() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
 
 
 def problems_of_call(verb: str, path: str, names: Iterable[str], status: int, document: Any) -> list[str]:
-    """Return the reasons why the official schema does not allow a call; empty if it does.
+    """Return the reasons why the official schema does not allow a call and its response; empty if it does.
 
     ``verb``, ``path`` and ``names`` (of the query) describe the call; ``path`` starts at ``projects/``. ``status`` and
-    ``document`` are the response. An error may answer a method that does not exist.
+    ``document`` are the response. A call of an unknown method is allowed if the response is an error.
     """
     method = _method_of(verb, path)
     if status >= 400:
