@@ -49,7 +49,7 @@ class Clock:
         return self.time + self.ahead
 
     def uptime(self) -> None:
-        """Return None as the uptime, so that loop time is continued by the wall clock across a restart."""
+        """Return None for an unknown uptime, so that the wall clock counts across a restart."""
 
 
 class Place(FakeBackend):
@@ -88,7 +88,7 @@ class Place(FakeBackend):
         return super().delete(deletes, may_start)
 
     def lose(self, *names: str) -> None:
-        """Delete these machines as another user would."""
+        """Delete these machines at the place, as another user could."""
         for name in names:
             self.place.delete(self.machines[name], at_once=True)
 
@@ -141,7 +141,7 @@ class Bench:
         return report
 
     def observations(self, blind: Collection[str] = ()) -> dict[str, Observation]:
-        """Return an observation of each pool. The observations of the pools in ``blind`` fail."""
+        """Return an observation of each pool. It fails if the pool is in ``blind``."""
         return {
             name: ObservationFailed(name, self.clock.time, BLIND)
             if name in blind
@@ -150,11 +150,11 @@ class Bench:
         }
 
     def anew(self, observations: Mapping[str, Observation]) -> dict[str, Observation]:
-        """Return the same observations, but with the present time as the time when they began."""
+        """Return the same observations, as if they had begun at the present time."""
         return {name: replace(observation, began_at=self.clock.time) for name, observation in observations.items()}
 
     def at_rest(self) -> dict[str, Observation]:
-        """Run cycles until the loop makes no plan for the same observations, and return these observations."""
+        """Run cycles with the same observations until the loop skips planning, and return these observations."""
         observations = self.observations()
         for _ in range(2):
             self.reconciler.cycle(observations)
@@ -184,7 +184,8 @@ class Bench:
 
 
 def hf_calls(bench: Bench, seconds: float) -> None:
-    """Run a cycle each minute for ``seconds``. Before each cycle, HF lists a host that is not ours."""
+    """Run a cycle each minute for ``seconds``. Before each cycle, HF calls getReturnRequests with a host that is not
+    ours."""
     for _ in range(round(seconds / 60)):
         bench.clock.time += 55.0
         bench.state.inventory.write([f"other{bench.clock.time:.0f}"])

@@ -54,8 +54,10 @@ def count(functions: Set[CodeType]) -> Entered:
 
 
 def ways(directory: Path) -> dict[str, Set[CodeType]]:
-    """Run each step of a request, and return the functions that the step enters, by the step's name. The state's files
-    are below ``directory``."""
+    """Run a bench through the steps of a request. Return the functions that each step enters, by the name of the step.
+
+    The files of the state are below ``directory``.
+    """
     (directory / "loop").mkdir()
     bench = Bench(directory / "loop")
     bench.request(1)

@@ -39,10 +39,8 @@ def build(source: Path, wheels: Path) -> Path:
 
 
 def environment(directory: Path, wheels: Collection[Path], extras: Collection[str] = ()) -> Path:
-    """Return a virtual environment with the wheels.
-
-    It also has all packages that our distribution and these extras require.
-    """
+    """Make a virtual environment with these wheels and with all packages that our distribution and ``extras`` require.
+    Return its directory."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory], check=True)
     _pip("--python", directory / "bin" / "python", "install", *OFFLINE, *wheels)
     site_packages = Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))

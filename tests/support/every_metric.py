@@ -7,7 +7,7 @@ from provisioner.telemetry.metrics import Metrics
 
 
 def work(metrics: Metrics, pool: str, template: str) -> None:
-    """Record each event that can happen to this template in this pool, once."""
+    """Record one event for each metric. The events belong to this pool and template."""
     create = Create("name", pool, template, "request")
     metrics.count_cycle("ok", 0.1, 1e9)
     metrics.wakeups.labels("timer").inc()

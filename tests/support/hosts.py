@@ -49,7 +49,8 @@ def other_python(version: str) -> str:
 
 
 def environment_on(python: Path, directory: Path) -> Path:
-    """Make a virtual environment with our packages for a Python at another place. Return the environment's program."""
+    """Make a virtual environment with our packages, on a Python that is installed below ``python``. Return the
+    environment's Python."""
     version = Path(sys.executable).resolve().name
     (directory / "bin").mkdir(parents=True)
     (directory / "bin" / version).symlink_to(python / "bin" / version)

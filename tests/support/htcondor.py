@@ -100,8 +100,7 @@ def claimed(machine: str, *, cpus: float = 4, memory: int = 8192, activity: str 
 
 
 class CondorPool:
-    """A pool whose jobs and slots the stand-ins of the commands print. PATH is changed so that it finds the stand-ins
-    first."""
+    """A pool whose jobs and slots the stand-ins print. PATH is changed so that the stand-ins are found first."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Write the commands into ``directory``."""
@@ -120,12 +119,12 @@ class CondorPool:
         self._set(slots=slots, schedds=schedds)
 
     def fails(self, *schedds: str, is_silent: bool = False) -> None:
-        """Let only these schedds not respond from now on. ``is_silent``: the central manager does not respond
-        either."""
+        """From now on, let these schedds not respond, and all others respond. If ``is_silent``, the central manager
+        does not respond either."""
         self._set(down=schedds, is_silent=is_silent)
 
     def calls(self) -> list[list[str]]:
-        """Return the calls of the commands in their order."""
+        """Return the arguments of each call of the commands, oldest first."""
         return [json.loads(line) for line in Path(f"{self._file}.calls").read_text().splitlines()]
 
     def _set(self, **parts: Any) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 
 class StandIn:
-    """A schedd or central manager, with ads in the old form of classads."""
+    """A schedd or the central manager. It reads classads in their old text form."""
 
     pool: ClassVar[dict[str, Any]] = {}
 
@@ -27,9 +27,10 @@ class StandIn:
         return [classad2.ClassAd({"Name": name, "MyAddress": name}) for name in self.pool["schedds"]]
 
     def query(self, *arguments: Any, projection: Any = (), opts: Any = None) -> list[Any]:
-        """Respond as a schedd does (``command_query_job_ads`` in schedd.cpp).
+        """Return the classads that match the constraint.
 
-        Without ``opts``, respond as the central manager.
+        With ``opts``, respond as a schedd does to a query for jobs (``command_query_job_ads`` in schedd.cpp); without,
+        as the central manager does to a query for slots.
         """
         if opts is None:
             _, constraint, projection = arguments
@@ -41,8 +42,11 @@ class StandIn:
 
 
 def _group(jobs: list[Any], projection: list[str], constraint: str) -> list[Any]:
-    """Return the groups as JobAggregationResults in autocluster.cpp does. A group has the attributes of the projection,
-    and those that their expressions use. The constraint is applied to the groups, too."""
+    """Return the jobs in groups, as JobAggregationResults in autocluster.cpp does.
+
+    Jobs of a group agree in the attributes of the projection, and in the attributes that these attributes' expressions
+    use. Only groups that match the constraint are returned.
+    """
     found: Counter[str] = Counter()
     for job in jobs:
         names = {name.lower(): name for name in projection}

@@ -202,8 +202,9 @@ class Registry:
 class Running:
     """A container that runs like a pod's: with the image's user, a read-only root, three mounts and its own network.
 
-    The object is a context manager that ends all that it started. It uses two namespaces, because no container can run
-    where containers are nested. The programs, arguments and variables are the image's own.
+    The object is a context manager that ends all that it started. It uses a mount and a network namespace instead of a
+    container runtime, because the tests may run in a container themselves. The programs, arguments and variables are
+    the image's own.
     """
 
     def __init__(self, image: str, storage: dict[str, str], directory: Path) -> None:
@@ -256,7 +257,8 @@ class Running:
             print(*(f"{file.name}: {file.read_text()[-4000:]}" for file in self._directory.glob("*.log")), sep="\n")
 
     def _command(self, words: tuple[str, ...], environment: dict[str, str]) -> list[str]:
-        """Return the command of the image's user, with the variables of image and pod."""
+        """Return a command line that runs the words in the container, as the image's user, with the variables of image
+        and pod."""
         given = {"HF_PROVIDER_NAME": "demoinst", **environment}
         variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
         space = ["nsenter", f"--target={self._space.pid}", "--mount", "--net"]

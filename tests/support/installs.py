@@ -21,7 +21,7 @@ NEWER = "9.9.9"
 
 
 class Bundles(NamedTuple):
-    """This source's bundle, and one of a later version."""
+    """Two bundles: one of this source, and one of a later version."""
 
     old: Path
     new: Path

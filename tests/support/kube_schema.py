@@ -73,7 +73,7 @@ class Cause(NamedTuple):
     message: str
 
     def is_blocking(self) -> bool:
-        """Return True if the server checks no rule of an object with this cause."""
+        """Return True if the server does not check the rules of an object that has this cause."""
         return self.reason not in ("FieldValueInvalid", "FieldValueDuplicate")
 
 
@@ -203,7 +203,7 @@ def _rule(definition: Mapping[str, Any]) -> Callable[[Any, Any], bool]:
 
 
 class Kind(NamedTuple):
-    """A kind of objects of the server."""
+    """A kind of object that the API server stores."""
 
     group: str
     version: str
@@ -226,7 +226,7 @@ EVENT = Kind("events.k8s.io", "v1", "Event", "events", ANYTHING, False, frozense
 
 @cache
 def kinds(path: Path = CRDS) -> tuple[Kind, ...]:
-    """Return the kinds of the definitions, the Lease, and the Event."""
+    """Return the kinds in the CustomResourceDefinitions of the state, with Lease and Event."""
     found = [LEASE, EVENT]
     for crd in yaml.safe_load_all(path.read_text()):
         for version in crd["spec"]["versions"]:

@@ -64,7 +64,7 @@ def load() -> dict[str, dict[str, Any]]:
 
 
 class Description:
-    """The types of the distribution, as its description for other languages names them."""
+    """The types of the distribution, read from the file that describes the types for other programming languages."""
 
     def __init__(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
@@ -108,7 +108,8 @@ class Description:
 
     @staticmethod
     def _name(described: Mapping[str, Any]) -> str:
-        """Return the name in Terraform. The link to the registry in the description ends with this name."""
+        """Return the argument's name in Terraform. It is the last part of the link in the description or, without a
+        link, made from the described name."""
         found = re.search(r"#(\w+) ", described["docs"].get("remarks", ""))
         return found[1] if found else snake(str(described["name"]))
 
@@ -119,7 +120,8 @@ def snake(name: str) -> str:
 
 
 def terraform_type(type_: Any) -> Any:
-    """Return a type of the description in Terraform's syntax; ``dynamic`` for an object, which we never use."""
+    """Return a described type in Terraform's syntax. Return ``dynamic`` for an object type, because our files set no
+    such argument."""
     if "union" in type_:
         chosen = [one for one in type_["union"]["types"] if one.get("fqn") != "cdktf.IResolvable"]
         return terraform_type(chosen[0])
@@ -132,7 +134,7 @@ def terraform_type(type_: Any) -> Any:
 
 
 def _named(type_: Any) -> Iterator[str]:
-    """Yield the name of every type that a description of a type contains."""
+    """Yield the name of every type that occurs in a described type."""
     if isinstance(type_, dict):
         if "fqn" in type_:
             yield type_["fqn"]

@@ -28,21 +28,22 @@ def ask(compute: str, path: str = f"{GROUPS}/g") -> None:
 
 
 def lie(wrong: dict[str, Any]) -> AbstractContextManager[object]:
-    """Add these fields to the document of every group in this process, until the context ends."""
+    """Add the fields ``wrong`` to the document of every group in this process, until the context ends."""
     return patch.object(method_table, "mig_document", lambda mig: mig_document(mig) | wrong)
 
 
 @contextmanager
 def lying_here(wrong: dict[str, Any]) -> Iterator[str]:
-    """Run a simulator in this process whose group's document has these fields. Yield the address of the simulator."""
+    """Run a simulator in this process whose group's document has the fields ``wrong``. Yield the simulator's
+    address."""
     with lie(wrong), Simulator(migs=[SPEC]) as simulator:
         yield simulator.compute
 
 
 @contextmanager
 def lying_elsewhere(wrong: dict[str, Any]) -> Iterator[str]:
-    """Run a simulator in another process whose group's document has these fields. Yield the address of the
-    simulator."""
+    """Run a simulator in another process whose group's document has the fields ``wrong``. Yield the simulator's
+    address."""
     command = [sys.executable, "-m", "tests.support.checks.liar", json.dumps(wrong)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

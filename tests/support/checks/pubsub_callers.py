@@ -27,7 +27,8 @@ recorded."""
 
 
 def _seen(make: Any) -> Any:
-    """Return ``make`` with an addition: the calls on channels of our own clients are recorded."""
+    """Return a function that makes a channel as ``make`` does. If the channel is for a client of ours, its calls are
+    recorded."""
 
     def channel(*arguments: Any, **options: Any) -> Any:
         made = make(*arguments, **options)
@@ -46,7 +47,7 @@ def watch_pubsub(module: Any) -> None:
 
 
 class _Seeing:
-    """The Pub/Sub library, with one change: the calls of clients that it makes are recorded."""
+    """The Pub/Sub library, except that its method ``SubscriberClient`` makes clients whose calls are recorded."""
 
     def __init__(self, library: Any) -> None:
         self._library = library

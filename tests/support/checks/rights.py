@@ -115,8 +115,8 @@ def granted() -> frozenset[str]:
 
 
 def compute_call(verb: str, path: str) -> str:
-    """Return the Compute method behind a request, with the name in Google's reference. Return verb and path if the path
-    is not understood."""
+    """Return the method of Compute that a request calls, by the name in Google's reference. Return verb and path if the
+    path is unknown."""
     found = _COMPUTE_PATH.fullmatch(path)
     if found is None:
         return f"{verb} {path}"
@@ -131,13 +131,13 @@ def compute_call(verb: str, path: str) -> str:
 
 
 def connect_call(host: str) -> str:
-    """Return the right that IAM demands to reach an API server, in the form of a call. Empty: IAM demands none."""
+    """Return the call ``CONNECT`` if IAM demands a right to connect to this API server, otherwise an empty text."""
     return CONNECT if DNS_ENDPOINT.match(host) else ""
 
 
 def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> str:
-    """Return the resource and verb by which Kubernetes decides about a request; the HTTP verb and the path if the path
-    is unknown."""
+    """Return the resource and verb of a request, as RBAC names them. Return the HTTP verb and the path if the path is
+    unknown."""
     if (found := _NAMESPACE.fullmatch(path)) is not None:
         group, space, (resource, name), part = "", found[2], found.groups(), None
     elif (found := _KUBE_PATH.fullmatch(path)) is not None:
@@ -153,7 +153,7 @@ def kube_call(verb: str, path: str, query: Mapping[str, str | int] | None) -> st
 def needed(call: str) -> str:
     """Return the right that a call needs; empty if it needs none.
 
-    For a call that is in no table, return the call itself. No role grants such a right.
+    If the right is unknown, return the call itself. No role gives such a right, so the call is then reported.
     """
     if call in EVERYBODYS:
         return ""

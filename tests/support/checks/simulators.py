@@ -30,9 +30,9 @@ def surroundings(notes: Path) -> dict[str, str]:
 
 
 class Notes:
-    """Notes of the processes of a run.
+    """The files in which the processes of a run note problems.
 
-    Each process has two files. One has a line for each response, the other has the calls without a right
+    Each process has two files. One has a line for each response, and the other has a line for each call without a right
     (``callers.py``).
     """
 
@@ -41,7 +41,7 @@ class Notes:
         self._read: Counter[Path] = Counter()
 
     def take_faults(self) -> list[str]:
-        """Return the faults in responses that were noted since the last call."""
+        """Return the faults that were noted since the last call of this method."""
         notes: set[str] = set()
         for file in self.directory.iterdir():
             if file.stat().st_size > self._read[file]:
@@ -51,7 +51,7 @@ class Notes:
         return sorted(notes - {""})
 
     def responses(self) -> Mapping[int, int]:
-        """Return the number of responses that each process has ever noted, by its id."""
+        """Return the number of responses that each process has noted so far, by the id of the process."""
         files = [file for file in self.directory.iterdir() if not file.suffix]
         return {int(file.name): file.read_bytes().count(b"\n") for file in files}
 

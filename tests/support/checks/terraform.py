@@ -160,7 +160,7 @@ def given_problems(where: str, given: set[str], called: Module) -> Iterator[str]
 
 
 def overlay_values(module: Module) -> set[str]:
-    """Return the names in a module's output ``overlay_values``."""
+    """Return the names of the values in a module's output ``overlay_values``."""
     return set(re.findall(r"\b(\w+) = ", module.outputs["overlay_values"]["value"]))
 
 
@@ -192,5 +192,5 @@ def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozense
 
 
 def _bodies(value: Any) -> list[Block]:
-    """Return the blocks in a value that the parser gives; empty if the value is an argument."""
+    """Return the blocks in ``value``, which the parser has made; empty if ``value`` belongs to an argument."""
     return [one for one in value if isinstance(one, dict) and "__is_block__" in one] if isinstance(value, list) else []

@@ -23,14 +23,14 @@ _reply, _lacks = ComputeHandlers.reply, ComputeHandlers._lacks
 
 
 async def reply(self: ComputeHandlers, method: Method, incoming: Incoming) -> tuple[int, str]:
-    """Reply in place of the simulator's own method, and check the response."""
+    """Call the simulator's method ``reply``, which this function replaces, and check the response."""
     status, text = await _reply(self, method, incoming)
     note(method.verb, incoming.path, incoming.query, status, text)
     return status, text
 
 
 def lacks(self: ComputeHandlers, verb: str, path: str) -> tuple[int, str]:
-    """Check the response to a call without a method in the simulator."""
+    """Check the simulator's response to a call of a method that the simulator does not have."""
     status, text = _lacks(self, verb, path)
     note(verb, path.removeprefix(PATH), (), status, text)
     return status, text

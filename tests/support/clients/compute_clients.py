@@ -25,7 +25,7 @@ ABSENT = "not found"
 
 
 class Client(Protocol):
-    """The calls of a client about one managed instance group."""
+    """A client of the Compute API, for one managed instance group."""
 
     def create(self, name: str) -> str:
         """Create an instance by name, and wait for the operation. Return the error; empty if the operation
@@ -35,16 +35,16 @@ class Client(Protocol):
         """Delete instances by name."""
 
     def members(self) -> dict[str, tuple[str, str]]:
-        """Return action and status of each managed instance."""
+        """Return the current action and the status of each managed instance."""
 
     def target_size(self, group: str = "") -> int | str:
         """Return the target size of this group or of another group; ``ABSENT`` if there is none."""
 
     def errors(self) -> list[str]:
-        """Return codes of listErrors."""
+        """Return the error codes that the method listErrors lists."""
 
     def addresses(self) -> dict[str, str]:
-        """Return internal addresses of all instances of the project."""
+        """Return the internal address of each instance of the project."""
 
 
 class CloudLibrary:

@@ -26,7 +26,7 @@ class Plain:
         return "no login"
 
     def note_rejection(self, way: Way) -> str:
-        """Return no advice for operators."""
+        """Return an empty text, because there is no advice for operators."""
         return ""
 
     def failed(self, way: Way) -> None:

@@ -1,7 +1,7 @@
 """A plug-in that Terraform accepts as its Google provider. The plug-in has the provider's schema but makes no resource.
 
-On hosts without the provider, `terraform validate` can then really judge the module. `terraform test` can too, with
-mock providers. The plug-in implements only the part of protocol version 5 that these commands need.
+With the plug-in, `terraform validate`, and `terraform test` with mock providers, can check the module on hosts that do
+not have the provider. The plug-in implements only the part of protocol version 5 that these commands need.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def varint(value: int) -> bytes:
 
 
 def attribute(name: str, argument: Mapping[str, Any]) -> bytes:
-    """Return a ``Schema.Attribute``. Google may set an optional attribute, too."""
+    """Return a ``Schema.Attribute``. An optional attribute is also marked as computed, because Google may set it."""
     required = argument["required"]
     parts = [field(1, name), field(2, json.dumps(argument["type"]))]
     if required:

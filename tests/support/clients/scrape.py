@@ -20,7 +20,8 @@ class Scrape:
     """The metrics of a loop. The object also records for which metric families a test has seen an expected value."""
 
     def __init__(self, url: Callable[[], str]) -> None:
-        """Use ``url`` for the present address of the loop."""
+        """Use the function ``url`` to get the loop's address before each scrape, because a restart may change the
+        address."""
         self._url = url
         self.found: set[str] = set()
         """The families, without ``hf_provisioner_``, whose values were as expected."""
@@ -53,9 +54,10 @@ class Scrape:
         meanwhile: Callable[[], object] = lambda: None,
         **labels: str,
     ) -> float:
-        """Wait until the value is ``expected``, and return it. A function ``expected`` must return True for the value.
+        """Wait until the value equals ``expected`` or, if ``expected`` is a function, until the function returns True
+        for it. Return the value.
 
-        ``meanwhile`` is called before each observation.
+        ``meanwhile`` is called before each scrape.
         """
         seen = [math.nan]
 

@@ -71,10 +71,10 @@ def whole(directory: Path, module: Path = TERRAFORM) -> tuple[Path, Path]:
 def rendered(
     example: Path, directory: Path, *, endpoint: str | None = None, authority: str | None = None
 ) -> Mapping[str, str]:
-    """Return the files of an example by name.
+    """Return the files that the module makes for an example, by name.
 
-    The provider, the prefix and the subscription are the whole module's defaults. ``endpoint`` and ``authority`` are
-    the cluster's; both are None if the loop is a pod.
+    The provider's name, the prefix and the subscription are the defaults of the whole module. ``endpoint`` and
+    ``authority`` belong to the cluster; both are None if the loop is a pod.
     """
     copy, root = copied(directory), Module(TERRAFORM)
     given = {name: root.default(name) for name in ("provider_name", "name_prefix")}

@@ -120,8 +120,10 @@ def outputs(module: Path, variables: Mapping[str, Any], directory: Path) -> dict
 
 
 def settings_of(blueprint: Path, source: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a blueprint gives its module from this source. ``known``: values of the outputs of other
-    modules."""
+    """Return the settings that a blueprint gives to its module with this source.
+
+    ``known``: values of the outputs of other modules.
+    """
     document = yaml.safe_load(blueprint.read_text())
     variables = {f"$(vars.{name})": value for name, value in document["vars"].items()} | dict(known)
     (settings,) = (

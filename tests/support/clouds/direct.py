@@ -34,7 +34,7 @@ from provisioner.names import name_pattern
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """A fault of one call on its way to the place. The fault replaces the action and its response."""
+    """A fault of one call on its way to the place. The loop gets ``failure`` as the outcome."""
 
     failure: Failure | None
     """The failure that the loop gets; None if the call is not even started."""
@@ -55,8 +55,8 @@ class Line:
 
 
 class Direct(ABC):
-    """A pool that implements ``provisioner.backends.Backend``. The pool carries out actions one after the other, at
-    once."""
+    """A pool that implements ``provisioner.backends.Backend``. It carries out each action at once, one after the
+    other."""
 
     def __init__(self, pool: str, world: World, *, line: Line | None = None) -> None:
         self.pool = pool
@@ -78,7 +78,8 @@ class Direct(ABC):
         return self._observe(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create machines in order. If further creates of a template would fail too, send no more for this template."""
+        """Create machines in order. After a failure that further creates of the same template would have too, send no
+        more creates of this template."""
         outcomes: list[Outcome] = []
         stopped: set[str] = set()
         for create in creates:
@@ -108,7 +109,7 @@ class Direct(ABC):
         return [] if mishap.failure is None else [Outcome(action, mishap.failure)]
 
     def _unheard(self, do: Callable[[], Failure | None]) -> None:
-        """Apply a call whose response is lost."""
+        """Carry out a call whose response is lost."""
         self._hears = False
         do()
         self._hears = True
@@ -194,7 +195,7 @@ class DirectGke(Direct):
 
 
 def _refusal(error: errors.ApiError) -> KubeError:
-    """Return the error that the gke backend would make of the response."""
+    """Return the error that the gke backend would raise for this response."""
     return refusal(error.code, json.dumps(error.status).encode(), None)
 
 
@@ -259,8 +260,8 @@ class DirectMig(Direct):
 
 
 def _result(operation: operations.Operation) -> Failure | None:
-    """Return the failure of an operation, as the caller of the place gets it. The caller does not wait for a slow
-    operation."""
+    """Return the failure of an operation, as the caller gets it; None if it succeeded. The caller does not wait for an
+    operation that is not done at once, and gets a time-out."""
     if not operation.done:
         return Failure(ErrorClass.TIMEOUT, "not accepted in time")
     error = operation_error(operation.document())

@@ -38,7 +38,7 @@ def pool(endpoint: str, spec: MigSpec = ZONAL, **more: Any) -> MigPool:
 
 
 class Bench:
-    """A backend on a simulated group. The test moves loop time."""
+    """A backend on a simulated group. The bench advances loop time."""
 
     def __init__(self, spec: MigSpec, **cloud: Any) -> None:
         self.spec = spec
@@ -102,7 +102,7 @@ class Bench:
         return sum(operation["operationType"].endswith(method) for operation in operations.values())
 
     def calls_of(self, act: Callable[[], Any]) -> list[str]:
-        """Return the last part of the path of each request that ``act`` makes."""
+        """Call ``act``. Return the last part of the path of each request that it has made to the API."""
         before = len(self.cloud.requests)
         act()
         return [path.rpartition("/")[2] for _, path in self.cloud.requests[before:]]

@@ -110,7 +110,7 @@ class Grid:
         return self.cloud.world.wall()
 
     def uptime(self) -> None:
-        """Return no uptime, so that across a restart the wall clock counts."""
+        """Return None for an unknown uptime, so that the wall clock counts across a restart."""
 
     def cycle(self) -> None:
         """Observe every pool, and run one cycle of the loop."""
@@ -148,7 +148,7 @@ class Grid:
         return add_return(self.state, sorted(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """Return the answer to a request. The request is still running if no cycle has read it."""
+        """Return the answer to a request. Its status is ``running`` until a cycle has published an answer."""
         with suppress(StateMissing):
             if (answer := self.state.status.read_answers([id_]).get(id_)) is not None:
                 body: dict[str, Any] = json.loads(answer.text)
@@ -156,7 +156,7 @@ class Grid:
         return {"status": "running", "machines": []}
 
     def ended(self, id_: str, seconds: float = 600.0) -> dict[str, Any]:
-        """Return the terminal answer."""
+        """Run cycles until the request has a terminal answer, and return this answer."""
 
         def over() -> dict[str, Any] | None:
             answer = self.answer(id_)

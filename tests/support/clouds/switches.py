@@ -45,7 +45,7 @@ Row = tuple[object, ...]
 
 
 def pairs_of(row: Row) -> set[tuple[tuple[int, object], tuple[int, object]]]:
-    """Return every pair of values of a row, each value with its position in the row."""
+    """Return every pair of two values in the row, each with its position."""
     return set(combinations(enumerate(row), 2))
 
 
@@ -89,12 +89,14 @@ GIVEN = "SIMULATOR_SWITCHES"
 
 
 def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
-    """Make these switches the defaults of this process and of the processes that it starts. ``patch`` reverts this."""
+    """Make these switches the defaults of this process and of the processes that it starts. The end of ``patch``
+    reverts the change."""
     patch.setattr(Switches.__init__, "__defaults__", astuple(switches))
     patch.setenv(GIVEN, json.dumps(asdict(switches)))
 
 
 def assume_given() -> None:
-    """Make the switches in the environment the defaults of this process. Change nothing if there are none."""
+    """Make the switches that an environment variable gives the defaults of this process. Change nothing without the
+    variable."""
     if given := os.environ.get(GIVEN):
         Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))

@@ -61,7 +61,8 @@ class VirtualWire:
         self._loop.close()
 
     def advance(self, seconds: float) -> None:
-        """Advance the world's time. Calls whose callers have stopped waiting are still carried out."""
+        """Advance the world's time. Calls are carried out to their end, even if their callers no longer wait for a
+        response."""
         with self._lock:
             end = self._world.now + seconds
             while self._world.now < end:
@@ -108,7 +109,7 @@ class VirtualWire:
 
 
 async def _turns() -> None:
-    """Continue every call that has nothing to wait for."""
+    """Continue each call until it waits for world time or is done."""
     for _ in range(3):
         await asyncio.sleep(0)
 

@@ -146,11 +146,11 @@ class VirtualSite:
         return self.world.now
 
     def wall(self) -> float:
-        """Return the clock of the loop's host, which no fault of the cloud changes."""
+        """Return the wall time of the loop's host. No fault of the cloud changes it."""
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
-        """Return no uptime, so that across a restart the wall clock counts."""
+        """Return None for an unknown uptime, so that the wall clock counts across a restart."""
 
     def restart(self) -> None:
         """Start a new loop that has only the files of the former loop."""
@@ -192,8 +192,8 @@ class VirtualSite:
         return self._notices.add_to(seen, known.lag_seconds if known else 0.0)
 
     def listen(self) -> Counter[Worth]:
-        """Connect the loop to the audit log from now on. Return a counter of the log's entries by their use for the
-        loop."""
+        """From now on, let the loop read the audit log. Return the numbers of entries, by the use that an entry had for
+        the loop."""
         from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)
@@ -241,7 +241,7 @@ class VirtualSite:
         return add_return(self.hf, list(names), created_wall=self.wall())
 
     def answer(self, id_: str) -> dict[str, Any]:
-        """Call getRequestStatus."""
+        """Return the published answer to a request. Its status is ``running`` until an answer is published."""
         try:
             answer = self.hf.status.read_answers([id_]).get(id_)
         except StateMissing:
@@ -278,7 +278,7 @@ class VirtualSite:
     def mutations(self) -> dict[str, int]:
         """Return the number of calls of each mutating method, as ``GET state`` does.
 
-        Calls for zones and regions count together.
+        Calls of zonal and regional groups are counted together.
         """
         calls: dict[str, int] = {}
         for method, count in self.world.calls.items():

@@ -50,7 +50,7 @@ class InProcess(HostFactory):
 
 
 class Here(HostFactory):
-    """A provider instance whose scripts run in this process.
+    """A provider instance whose scripts run in this process, with the output captured by pytest.
 
     ``capture`` has to capture file descriptors, as capfd does.
     """

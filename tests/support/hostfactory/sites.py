@@ -71,7 +71,8 @@ EXAMPLE = Path(__file__).parents[3] / "config" / "demoinst"
 
 
 def example_site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the example's provider instance below ``directory``, as HF's environment names its directories."""
+    """Copy the example's configuration and make a work directory, both below ``directory``. Let HF's environment
+    variables name them. Return ``directory``."""
     shutil.copytree(EXAMPLE, directory / "conf")
     (directory / "work").mkdir()
     for name in ("HF_TOP", "HF_CONFDIR", "HF_WORKDIR", "PRO_CONF_DIR", "PRO_DATA_DIR"):

@@ -67,7 +67,7 @@ RANDOM = st.lists(PIECES, max_size=40).map(lambda pieces: "".join(pieces).encode
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every (container, key) within a document."""
+    """Yield, for every value within a document, the dict or list that contains it and its key there."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
         yield from places(value[key])
