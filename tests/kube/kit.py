@@ -209,7 +209,7 @@ class LoopPod:
         group: int | None = None,
         surroundings: Mapping[str, str] | None = None,
     ) -> None:
-        """``group``: the group of an exported state directory. ``surroundings``: more variables."""
+        """``group``: the group of an exported state directory. ``surroundings``: further environment variables."""
         self._one, pod = container(manifests), pods(manifests)["Deployment"]
         self.account = only(manifests, "Deployment")["metadata"]["namespace"], pod["serviceAccountName"]
         self._process: subprocess.Popen[bytes] | None = None

@@ -10,7 +10,8 @@ from tests.kube.space import Space
 
 
 def client_of(space: Space) -> Callable[[], ApiServer]:
-    """Return a function that opens the namespace as the administrator."""
+    """Return a function that makes a client of the API server for this namespace. The client's account is the
+    administrator's."""
     admin = space.admin
     token = admin.headers.get("Authorization", "").removeprefix("Bearer ")
     return lambda: ApiServer(lambda: Access(admin.server, space.name, authority=admin.ca or "", token=token))

@@ -49,7 +49,8 @@ class Site:
         self.nodes: set[str] = set()
 
     def add_pod(self, name: str, **spec: Any) -> None:
-        """Add a pod. Two such pods fit a machine. The machines accept the pod unless ``spec`` says otherwise."""
+        """Add a pod. A machine has room for two such pods. The machines accept the pod unless ``spec`` says
+        otherwise."""
         containers = [{"name": "job", "image": "busybox", "resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}]
         fitting = {"nodeSelector": {"grid": self.space.name}, "tolerations": [{"key": "grid", "operator": "Exists"}]}
         self.space.add_pod(name, containers=containers, **fitting | spec)

@@ -1,6 +1,7 @@
 """Two loops with the state on a real API server. The overlay deploys them, each with its own rights only.
 
-HostFactory's scripts log in with the account that the page names. The loops and scripts share no state directory.
+HostFactory's scripts log in with the account that docs/kubernetes-state.md names. The loops and scripts share no state
+directory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SCRIPTS = "hostfactory-scripts"
 def manifests(kit: Kit, any_cluster: Cluster, tmp_path: Path) -> Iterator[list[Manifest]]:
     """Yield the applied overlay ``kind`` with the state in the API.
 
-    The provider config has the keys that the page names.
+    The provider config has the keys that docs/kubernetes-state.md names.
     """
     made = [one for one in built("overlays/kind", IN_API) if one["kind"] != "CustomResourceDefinition"]
     files = only(made, "ConfigMap")["data"]

@@ -1,4 +1,5 @@
-"""docs/kubernetes-state.md, followed on a real server: its lines make the login with which the scripts work."""
+"""docs/kubernetes-state.md, followed on a real server. The page's commands must make a login with which the scripts
+work."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ PAGE = (ROOT / "docs" / "kubernetes-state.md").read_text()
 
 @pytest.fixture
 def component(kit: Kit) -> Iterator[Kit]:
-    """Yield a cluster with the applied component."""
+    """Yield a cluster with the applied component ``kubernetes-state``."""
     with kit.deploying(
         [one for one in built("components/kubernetes-state") if one["kind"] != "CustomResourceDefinition"]
     ):

@@ -42,7 +42,7 @@ class Both:
         self.memory = MemoryApiServer(ObjectServer(space.name))
 
     def play(self, step: Step) -> tuple[object, object]:
-        """Return both answers."""
+        """Make the calls of a step to both servers, and return both responses."""
         return play(self.real, step), play(self.memory, step)
 
 

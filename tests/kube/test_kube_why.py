@@ -1,4 +1,4 @@
-"""Real controllers let pods wait or end. HostFactory gets the causes.
+"""Pods that real controllers keep waiting or end. HostFactory must get the cause.
 
 ``tests/contract/test_why.py`` checks the causes that the embedded cloud can show, too.
 """

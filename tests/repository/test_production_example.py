@@ -1,4 +1,4 @@
-"""config/production has the properties in its comments: no warning, real times, caps, and Spot before on demand."""
+"""config/production is as its comments describe it: no warning, real times, caps, and Spot before on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config/slurm-first has the properties in its comments: Slurm before GKE before Spot, real times, caps and prices."""
+"""config/slurm-first is as its comments describe it: Slurm before GKE before Spot, real times, caps and prices."""
 
 from __future__ import annotations
 

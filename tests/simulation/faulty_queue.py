@@ -1,8 +1,7 @@
 """Half an hour of a scheduler's queue in virtual time. Its program or server lies, hangs and fails by chance.
 
 ``Queue`` has the true jobs, and ``Run`` runs the loop's own cycle with HostFactory. A test puts a real backend between
-``Run`` and ``Queue``. The test responds to the backend's calls with the jobs of the queue and the faults of
-``Queue.fault``. Equal seeds make equal runs.
+the two, and responds to the backend's calls with the jobs and faults of the queue. Equal seeds make equal runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws by their names in ARCHITECTURE.md, which failed simulations name."""
+"""The names of the laws in ARCHITECTURE.md. A failed simulation names the law that was broken."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Law(StrEnum):
-    """The laws that a simulation can show to be broken."""
+    """The laws that a simulation can find broken."""
 
     INTENT = "law: intent first"
     NAMED_ONCE = "law: a name is used once"

@@ -1,4 +1,4 @@
-"""A simulation after which files are lost or restored, while HF goes on."""
+"""Simulations whose files a test then loses or restores, while HF goes on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The state in the Kubernetes API, with faults at any call.
 
-The process dies, responses are lost, and the server refuses calls. A loop is cut off, and a second loop takes over.
-etcd gets an old snapshot. No machine may be doubled or leaked, and no terminal answer may change. A failure names its
-seed. ``STATE_SEED=N pytest -k faulty_state_server`` plays that seed again.
+The process dies, responses are lost, and calls are refused. A loop is cut off, and another takes over. etcd gets an old
+snapshot. No machine may be doubled or leaked, and no terminal answer may change. A failure names its seed.
+``STATE_SEED=N pytest -k faulty_state_server`` plays that seed again.
 """
 
 from __future__ import annotations

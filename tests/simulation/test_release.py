@@ -1,4 +1,4 @@
-"""An operator's release of the brake takes effect, whichever step of the loop's cycle it meets."""
+"""An operator's release of the brake takes effect, even if it comes in the middle of a cycle, at any step."""
 
 from __future__ import annotations
 

@@ -202,9 +202,9 @@ class Registry:
 class Running:
     """A container that runs like a pod's: with the image's user, a read-only root, three mounts and its own network.
 
-    The object is a context manager that ends all that it started. It uses a mount and a network namespace instead of a
-    container runtime, because the tests may run in a container themselves. The programs, arguments and variables are
-    the image's own.
+    The object is a context manager that ends all that it started. It uses two namespaces of Linux instead of a
+    container runtime, because the tests may run in a container themselves. Programs, arguments and variables are the
+    image's own.
     """
 
     def __init__(self, image: str, storage: dict[str, str], directory: Path) -> None:

@@ -43,7 +43,8 @@ SECOND = advised(project=PROJECT, name="hf-b", zone="us-central1-b")
 
 
 class Grid:
-    """``with Grid(tmp_path, [FIRST, SECOND]) as grid``: one pool per group, one template ``T`` that names all."""
+    """``with Grid(tmp_path, [FIRST, SECOND]) as grid``: one pool for each group, and one template ``T`` that names all
+    pools."""
 
     def __init__(
         self,

@@ -113,10 +113,8 @@ OUTPUTS = {
 
 
 def parsed(text: str) -> Any:
-    """Return a printed document, read like HF's parser reads it.
-
-    Raises ValueError, also for NaN, which Python's parser accepts.
-    """
+    """Return a printed document, read as HF's parser reads it. Raises ValueError, also for NaN, which Python's parser
+    accepts."""
 
     def no_number(written: str) -> Any:
         raise ValueError(f"{written} is no number of JSON")
