@@ -24,8 +24,8 @@ BLOWS: list[Blow] = list(itertools.product(FILES, DAMAGES))
 
 
 def site() -> Simulation:
-    """Return a simulation with several requests: open, unread, reported, partly returned, lost, returned early, and
-    trimmed."""
+    """Return a simulation with one request of each sort: open, complete but not read, reported, with some or all
+    machines returned, with a lost machine, and with machines that were returned before their answer was read."""
     sim = Simulation()
     for template, count in (("wide", 3), ("pods", 1), ("vms", 2), ("pods", 2), ("wide", 1), ("vms", 1)):
         sim.request(template, count)
@@ -49,8 +49,10 @@ def site() -> Simulation:
 
 
 def strike(sim: Simulation, blow: Blow, loop: str) -> None:
-    """Damage the file. Let HF call before the loop has noticed the damage, if the loop is not running, and again
-    afterwards."""
+    """Damage the file, and let HF call the scripts afterwards.
+
+    ``loop``: what the loop does meanwhile. If it is ``down``, HF also calls before it starts again.
+    """
     kind, damage = blow
     sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)
     if loop == "restarted":

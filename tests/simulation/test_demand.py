@@ -94,7 +94,7 @@ class Scripts(HostFactory):
     def note_reading(self, numbers: Mapping[str, int] | None) -> None:
         """Note the numbers that the source wants. ``numbers``: None if the reading failed.
 
-        A template's number 0 counts only from its second successful reading in a row.
+        A template's number 0 counts only if the reading just before succeeded and was 0, too.
         """
         for template, number in (numbers or {}).items():
             if number or template in self.zeros:

@@ -80,7 +80,7 @@ class Interrupted(Provisioner):
             self._submit(batch, may_start)
 
     def _die_in(self, batch: Batch) -> None:
-        """Carry out the first actions, as many as the plan has left before the loop dies. If none is left, end the loop
+        """Carry out the first actions of the batch, until the plan has completed the chosen number. Then end the loop
         as if a newer loop had taken over."""
         backend, actions = self.loop.backends[batch.pool], (*batch.deletes, *batch.creates)
         for action in actions[: self._left]:

@@ -29,8 +29,7 @@ ONE_POOL = limits(pool("a"))
 
 
 def make_pool_status(loop_memory: Memory, allowed: Limits, **pool_status: Any) -> PoolStatus:
-    """Return the pool status that a loop publishes after planning. ``pool_status``: values of further or other
-    fields."""
+    """Return the pool status that a loop publishes after planning. ``pool_status``: fields to add or to replace."""
     blind = [
         name for name, sentences in pool_status.get("pools", {}).items() if any(UNSEEN in one for one in sentences)
     ]
