@@ -1,4 +1,4 @@
-"""Calls of an API server that the state makes, with the responses that a server must give.
+"""The calls that the state makes to an API server, with the responses that a server must give.
 
 ``tests/kube`` makes the calls on a real server and compares the responses. ``tests/unit`` makes the calls on the server
 in memory.

@@ -40,7 +40,7 @@ STORED = (
 
 
 def names(kind: Any) -> list[str]:
-    """Return the names of a record's fields in files, in the order of a row."""
+    """Return the names of a record's fields as the state files have them. The order is that of a row."""
     return [field.name for field in fields(kind)] if is_dataclass(kind) else list(kind._fields)
 
 

@@ -117,12 +117,13 @@ class Machine:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def behave(self, *ways: str) -> None:
-        """Change the behaviour of EGO's programs from now on."""
+        """Change the behaviour of EGO's programs from now on. Each of ``ways`` names a behaviour."""
         for way in ways:
             (self.ego / way).touch()
 
     def tell(self, name: str, text: str) -> None:
-        """Replace a file of EGO's stand-ins in one step. ``text``: the new content."""
+        """Replace the content of a file that EGO's stand-ins read. A reader sees the old or the new content, never a
+        part."""
         aside = self.ego / f"{name}.new"
         aside.write_text(text)
         aside.rename(self.ego / name)
@@ -171,7 +172,7 @@ class Machine:
         return subprocess.run([*words, f"{root}{probed}"], check=False).returncode == 0
 
     def inside(self, container: subprocess.Popen[bytes]) -> int:
-        """Return this host's process id for the container's PID 1."""
+        """Return the process id that the container's PID 1 has on this host."""
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
         (first,) = until(lambda: children.read_text().split(), 30, what="the container has begun")
         return int(first)

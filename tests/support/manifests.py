@@ -60,7 +60,7 @@ CONFIGURED: Sequence[Build] = (
 
 
 def name_of(build: Build) -> str:
-    """Return a build as a test's id."""
+    """Return the text that names a build in the id of a test."""
     overlay, components = build
     return " + ".join([overlay.removeprefix("overlays/"), "all" if components == OPTIONAL else ", ".join(components)])
 
@@ -89,10 +89,8 @@ def built_text(overlay: str, *components: str) -> str:
 
 
 def as_its_comments_offer() -> list[Manifest]:
-    """Return the GKE overlay of a site that uncomments its components.
-
-    The component that keeps the state in the API stays a comment.
-    """
+    """Return the manifests of the GKE overlay after a site has uncommented its components. The component that keeps the
+    state in the API stays a comment."""
     with tempfile.TemporaryDirectory() as own:
         copy = shutil.copytree(KUSTOMIZE, Path(own) / "kustomize")
         file = copy / GKE / "kustomization.yaml"

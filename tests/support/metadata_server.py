@@ -13,7 +13,8 @@ from tests.support.network.beside import Beside
 
 
 class MetadataServer(Beside, ThreadingHTTPServer):
-    """Server of the values in ``values``, by path below ``/computeMetadata/v1/``. A client can wait for ``change``.
+    """Server of the values in ``values``, by path below ``/computeMetadata/v1/``. A client's request can wait until
+    ``change`` changes the value.
 
     ``then``: a value's new content after its first read. ``secrets``: secrets by name. A client gets them with
     ``TOKEN``, the token of the instance's account.

@@ -1,8 +1,8 @@
 """The commands that README and docs contain.
 
 A block fenced as ``sh``, ``bash`` or ``shell`` has only commands. In other blocks, a command stands after ``$``.
-Without ``$``, a line of an unmarked or indented block is a command if it begins with one of our programs. So is text in
-backticks within a sentence.
+Without ``$``, a line of an unmarked or indented block is a command if it begins with one of our programs. Within a
+sentence, text in backticks is a command by the same rule.
 """
 
 from __future__ import annotations

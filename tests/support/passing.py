@@ -1,4 +1,5 @@
-"""Check that a pod has the content of its file. The real backend makes the pod, and the server stores it."""
+"""Check that a pod has the content of the manifest from which the pool makes it. The real backend makes the pod, and
+the server stores it."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def grid(word: str = TIDY) -> tuple[Memory, PoolStatus]:
 
 
 def leave(state: StateDir, memory: Memory, pool_status: PoolStatus) -> None:
-    """Write a loop's files except memory.json. No file can store some texts in ``memory``."""
+    """Write the files that a loop leaves, except memory.json. ``memory`` may have texts that no file can store, so it
+    is not written."""
     add_request(state, "T", 1, created_wall=0.0, create_for="demoinst")
     state.pool_status.write(asdict(pool_status))
     for word in pool_status.pools:

@@ -55,7 +55,7 @@ class Authority:
         return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption()), certificate
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return the context of a server of that name."""
+        """Return the TLS context of a server of that name."""
         key, certificate = self.signed(host)
         file = self._directory / f"{host}.pem"
         file.write_bytes(key + certificate)

@@ -44,7 +44,7 @@ class Scripted(Beside, socketserver.ThreadingTCPServer):
         return f"{'https' if self.context else 'http'}://127.0.0.1:{self.server_address[1]}"
 
     def header(self, number: int, name: str) -> str:
-        """Return a header of a request; empty without it."""
+        """Return a header of a request; empty if the request lacks the header."""
         found = re.search(rf"(?im)^{name}: (.*?)\r$", self.asked[number][1])
         return found[1] if found else ""
 

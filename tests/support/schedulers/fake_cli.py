@@ -77,7 +77,8 @@ class Jobs:
 
 
 def answer(jobs, output, possible):
-    """Print the output of a list, changed by the present fault."""
+    """Print the output of a command that lists jobs. The present fault may delay, shorten, omit or replace the
+    output."""
     fault = jobs.fault(*possible)
     if fault == "old":
         output = jobs.all.get("before", output)

@@ -70,13 +70,13 @@ class FakeScheduler:
         self.change(name, **({"state": "waiting"} if job.get("reruns") else {"ends_at": 0.0, "why": "lost host"}))
 
     def change(self, name: str, **fields: object) -> None:
-        """Change the jobs of this name that have not ended."""
+        """Set fields of the jobs of this name that have not ended."""
         with self.changed() as state:
             for job in state["jobs"].values():
                 if job["name"] == name and job["state"] != "ended":
                     job.update(fields)
 
     def set(self, **fields: object) -> None:
-        """Change the scheduler: ``fault``, ``refusal``, ``reason``, ``chance``."""
+        """Set values of the scheduler: ``fault``, ``refusal``, ``reason``, ``chance``."""
         with self.changed() as state:
             state.update(fields)

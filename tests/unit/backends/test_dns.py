@@ -1,4 +1,5 @@
-"""Name resolution in the background, repeated until a name resolves, and never afterwards."""
+"""Name resolution in the background. A look-up is repeated until the name resolves. After that, no look-up is made
+unless the name is forgotten."""
 
 from __future__ import annotations
 

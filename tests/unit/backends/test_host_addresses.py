@@ -1,4 +1,4 @@
-"""Addresses of hosts: one that is not found holds back its own machine and no other."""
+"""Addresses of hosts. If a host's address is not found, only the machine on this host is held back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MACHINE = Machine("hf-abcdefghij-000001", Phase.RUNNING, Fingerprint(uid="7"), l
 
 
 class Names:
-    """The look-ups of a place, each of which takes some seconds."""
+    """A clock, and a look-up of hosts' addresses that moves the clock on by ``seconds``."""
 
     def __init__(self) -> None:
         self.now, self.seconds = 1000.0, 0.0

@@ -1,5 +1,5 @@
-"""The output of list commands is read in each format. Output that differs from the declared format is refused as a
-list."""
+"""The output of list commands is read in each format. If any part of an output differs from the declared format, the
+whole output is refused."""
 
 from __future__ import annotations
 

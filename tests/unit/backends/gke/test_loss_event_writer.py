@@ -1,5 +1,5 @@
-"""Kubernetes Events about losses. They are sent one after the other; once the server has refused one, no further one is
-sent."""
+"""Kubernetes Events about losses. The writer sends the Events one after the other. After the server has refused an
+Event, the writer sends no further Event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads of Compute whose responses ask for a pause or for other connections."""
+"""Failed calls of Compute: the pause that a response asks for, and the message, which names the login or the clock as
+the cause. Also the connections to the token server."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def test_the_token_servers_connections_are_kept_as_shortly_as_those_to_compute()
 
 
 class Refused(FollowedCredentials):
-    """Credentials that the token server refuses. The ``Date`` of its response is already known."""
+    """Credentials that the token server refuses. The error itself does not contain the ``Date`` of the server's
+    response."""
 
     def before_request(self, *_: object) -> None:
         raise RefreshError("invalid_grant: Invalid JWT")

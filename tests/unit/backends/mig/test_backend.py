@@ -67,7 +67,8 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
 def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A regional group may not have chosen a zone yet. Compute refuses addresses and bare names in one request."""
+    """If a regional group has not chosen the zone of a member yet, only the member's bare name is known. Compute
+    refuses a request that has both bare names and URLs of instances."""
     backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects(Site("demo", "hf")))
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}

@@ -152,7 +152,8 @@ def test_a_machine_recreated_under_the_same_name_differs(changes: dict[str, Any]
 
 
 def test_booting_is_never_taken_for_a_recreation() -> None:
-    """Id, times and IP appear one after the other, and a start may be tried twice. Known values do not change."""
+    """While an instance boots, its id, times and IP appear one after the other. A start may be tried twice, which
+    changes the start time, so the start time counts only while the instance runs."""
     creating = member(currentAction="CREATING", **NO_VM)
     starting = member(currentAction="CREATING", instanceStatus="STAGING")
     stages = [

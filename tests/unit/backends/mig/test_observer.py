@@ -92,7 +92,9 @@ def test_a_member_that_comes_is_noticed_although_no_instance_of_ours_changes(wat
 def test_what_the_shared_lists_do_not_show_is_noticed_all_the_same_in_time(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member is abandoned and another is made. The number stays the same, and the old instance still runs."""
+    """A member is abandoned, and the group makes another member. The shared lists show no change, because the number of
+    members stays the same and the abandoned instance still runs. So the members are listed again after
+    ``MEMBERS_SECONDS``."""
     watch.cloud.mig.abandon([watch.cloud.url(ONE)])
     watch.settle()
     watch.cloud.mig.resize(2)

@@ -87,7 +87,8 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_response_that_is_not_understood_is_not_asked_for_again(waiting: UndecidedCreates) -> None:
-    """Otherwise it would fail each later observation. The lists show the names' machines."""
+    """The operation is forgotten. Otherwise its response would fail each later observation. The fate of the operation's
+    names is still seen in the lists of machines."""
     with pytest.raises(AttributeError):
         asked(waiting, {**DONE, "error": "No."})
     assert asked(waiting, DONE) == []

@@ -1,4 +1,5 @@
-"""The settings of the kind ``slurm``: the pool that its page shows, and the versions that it may name."""
+"""The settings of the kind ``slurm``. The pool that docs/slurm.md shows is valid, and only some versions of the API are
+accepted."""
 
 from __future__ import annotations
 
