@@ -192,8 +192,8 @@ def machine(number: int = 0, phase: Phase = Phase.RUNNING, request: str = REQUES
 
 
 def snapshot(*machines: Machine, pool: str = "a", began: float = SEEN, **changes: Any) -> Snapshot:
-    """Return a complete observation of a pool with these machines. By default, it also asked for each machine of the
-    two requests by name."""
+    """Return a complete observation of a pool with these machines. By default, the observation has also asked for each
+    machine of the two requests by name."""
     return Snapshot(pool, began, {one.name: one for one in machines}, **({"asked": ASKED} | changes))
 
 
@@ -211,7 +211,7 @@ def draft_of(
 
 
 def closes_of(draft: Draft) -> list[Transition]:
-    """Return the changes of a draft that closed a slot."""
+    """Return those changes of slots in a draft that close a slot."""
     return [one for one in draft.transitions if one.is_closed]
 
 

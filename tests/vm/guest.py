@@ -68,10 +68,7 @@ class Guest:
         return self
 
     def serve(self) -> None:
-        """Wait until the guest has started, and mount the drive there.
-
-        First drop the drive's blocks from the guest's cache.
-        """
+        """Wait until the guest has started, drop the drive's blocks from the guest's cache, and mount the drive."""
         until(self._socket.exists, START_SECONDS, what="QEMU started")
         self._agent.connect(str(self._socket))
         self._ask("guest-ping", START_SECONDS)

@@ -254,7 +254,8 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
 def test_who_stops_all_waits_for_no_file_of_machines(
     command: list[str], state: StateDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In an emergency, memory and intent may have tens of megabytes, or be damaged."""
+    """The command must not read memory or intent. In an emergency, these files may have tens of megabytes, or be
+    damaged."""
     for file in (state.memory.path, state.intent.path):
         Path(file).write_text("{")
     assert called(capsys, *command)[0] == 0

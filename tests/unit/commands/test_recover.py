@@ -48,7 +48,7 @@ LACKS_ONE = replace(
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stop the wall clock, so that a busy machine does not matter."""
+    """Stop the wall clock, so that the results do not depend on the speed of the host."""
     stands = time.time()
     monkeypatch.setattr(time, "time", lambda: stands)
 

@@ -137,7 +137,7 @@ def test_a_document_of_ours_loses_what_is_named_as_a_secret_alone() -> None:
 
 @pytest.fixture(autouse=True)
 def no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the versions, which a process would ask the system for."""
+    """Replace the list of versions, because a process would have to be started to find the system's version."""
     monkeypatch.setattr(doctor, "versions", lambda: "")
 
 

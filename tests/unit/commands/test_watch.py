@@ -31,7 +31,8 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *events: Callable[[], object]) -> list[float]:
-    """Make these changes between readings, one after the other, then Ctrl-C; return the seconds waited."""
+    """Run each event instead of a wait between two readings, one event for each wait. The next wait is ended by Ctrl-C.
+    Return the list of the waits in seconds."""
     waited: list[float] = []
     left = iter(events)
 

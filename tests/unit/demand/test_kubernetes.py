@@ -73,8 +73,8 @@ cores = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=4)
 
 @given(cores, st.integers(0, 4))
 def test_the_request_suffices_at_each_moment_and_not_more(inits: list[tuple[int, bool]], main: int) -> None:
-    """Compute the most that the pod needs at once while it starts: each init container runs beside the sidecars that
-    have started."""
+    """The request of a pod must be the most that the pod needs at any moment of its start. Each init container runs
+    beside the sidecars that have started before it."""
     running, moments = 0, [0]
     for cpus, is_sidecar in inits:
         moments.append(running + cpus)
@@ -174,7 +174,7 @@ def test_an_empty_term_of_an_affinity_matches_no_node() -> None:
 
 
 def test_a_pod_of_a_daemon_set_asks_for_no_new_node() -> None:
-    """Its controller names the node by a field."""
+    """The controller of a DaemonSet binds each pod to one existing node by the field ``metadata.name``."""
     term = {"matchFields": [rule("In", "node-1", key="metadata.name")]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     (job,) = jobs(pod({"affinity": {"nodeAffinity": required}}))

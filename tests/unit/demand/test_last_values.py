@@ -1,4 +1,4 @@
-"""Last values of sources, and the wish of all sources."""
+"""The last values of sources, and the numbers of machines that all sources together want."""
 
 from __future__ import annotations
 

@@ -194,7 +194,8 @@ def test_the_order_of_the_jobs_does_not_matter(queue: list[Jobs]) -> None:
 
 
 def test_many_different_jobs_are_rounded_up_but_never_above_their_machine() -> None:
-    """The time of packing grows with the square of the number of different jobs."""
+    """If there are many different jobs, their needs are rounded up, so that fewer jobs differ. Reason: the time of
+    packing grows with the square of the number of different jobs."""
     few, many = ([Jobs(1, 2, 8000 + 2 * number) for number in range(0, MANY * 4, step)] for step in (100, 1))
     fleet = EMPTY._replace(shapes={"Small": Shape(4, 15_999, 0)})
     assert len(packing._sort(few, fleet)[0]) == len(few)

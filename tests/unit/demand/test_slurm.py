@@ -123,7 +123,8 @@ def test_a_job_that_has_its_node_for_itself_takes_a_whole_machine() -> None:
 
 
 def test_memory_that_slurm_does_not_allocate_does_not_count() -> None:
-    """With CR_CPU, Slurm 22.05 prints the node's whole memory for a job that names none."""
+    """If a cluster allocates only processors (CR_CPU), Slurm 22.05 prints the node's whole memory for a job that
+    requests none."""
     whole = line("cpu=1,mem=62.50G,node=1,billing=1")
     assert read_jobs(whole, Slurm(), FLEET, has_memory=False) == [Jobs(1, 1, 0)]
     assert jobs(whole) == [Jobs(1, 1, 64_000)]

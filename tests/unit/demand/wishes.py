@@ -11,7 +11,8 @@ from provisioner.demand.sources import Fleet, Reading, Running, SourceError, Sou
 
 
 class Said(SourceSettings):
-    """A source that reads the first item of ``said``: a function is called, and an error is raised."""
+    """A source whose read gives the first item of ``said``. If the item is a function, it is called. If the item or the
+    function's result is an error, the error is raised."""
 
     said: Any
     serves: frozenset[str] = frozenset()

@@ -337,7 +337,7 @@ def test_an_answer_is_printed_whole_however_little_is_taken_at_a_time(
 
 
 def recorded_names(kind: str) -> list[str]:
-    """Return the recorded documents of a kind, except for the recorded failure."""
+    """Return the names of the recorded documents, without the recorded failure. ``kind``: ``input`` or ``output``."""
     return sorted(file.stem for file in GOLDEN.glob(f"*-{kind}*.json") if not file.stem.endswith("failure"))
 
 
@@ -537,8 +537,8 @@ def test_an_unreadable_state_is_exit_1_and_left_as_it_is(hf: Here, file: str, co
 
 
 def test_of_an_id_like_ours_nothing_is_said_where_no_state_is(hf: Here) -> None:
-    """A script records an id before it prints the id. So an id of our form is only unknown if the state was lost or is
-    not mounted."""
+    """A script records an id before it prints the id. So an id of our form can be unknown only if the state was lost or
+    is not mounted. The script then refuses the call instead of reporting an end."""
     assert "intent.json" in hf.refusal("getRequestStatus", asking("abcdefghij"))
     [answered] = hf.answer("getRequestStatus", asking("r-010d8f03b13097efd"))["requests"]
     assert answered["status"] == "complete_with_error"

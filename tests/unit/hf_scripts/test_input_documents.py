@@ -71,7 +71,7 @@ def test_wrong_arguments_are_answered_with_the_usage(hf: Here, arguments: list[s
 
 @pytest.fixture
 def sent() -> Iterator[Callable[[bytes], None]]:
-    """Make a pipe standard input; return a function that writes into the pipe and closes it."""
+    """Replace standard input by a pipe. Yield a function that writes into the pipe and closes it."""
     before, (reader, writer) = os.dup(0), os.pipe()
     os.dup2(reader, 0)
     os.close(reader)

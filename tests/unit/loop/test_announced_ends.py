@@ -101,7 +101,8 @@ def test_notices_are_forgotten_long_after_their_end() -> None:
 
 
 def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() -> None:
-    """An expired notice is replaced, even while an older notice with a later end is still kept."""
+    """Notices are removed in the order of their arrival. So an expired notice stays while an earlier notice is still
+    valid. A new notice for the machine must replace the expired one."""
     notices, again = Notices(), Notice(LossCause.PREEMPTED, 2000.0)
     notices.add("late", Notice(LossCause.PREEMPTED, 1500.0), 100.0)
     notices.add("a", NOTICE, 100.0)

@@ -88,7 +88,7 @@ class Running:
             self.error = error
 
     def ran(self) -> list[Slot]:
-        """Return the slots of the last cycle's memory whose machines have run and are not closed."""
+        """Return the slots of the last cycle's memory that are not closed, and whose machines have run."""
         records = running.requests.values() if self.reports and (running := self.reports[-1].memory) else ()
         return [
             slot
@@ -399,8 +399,8 @@ def test_a_successor_waits_only_for_one_that_may_still_act(
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
-    """The longest batch of a group creates machines, gets the result that a name is in use, and then observes the
-    names."""
+    """The longest batch of a group has three parts: it creates machines, gets the result that a name is in use, and
+    then observes the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in_kinds()}

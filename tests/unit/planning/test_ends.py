@@ -154,7 +154,8 @@ def narrow(window: int = 1, **changes: Any) -> dict[tuple[str, str], Window]:
 
 
 def died(alive: int, dead: int, window: int, *, first: bool = False) -> Window:
-    """Return the window after some of its machines die at once. The machines had started one after the other.
+    """Return the pool's window after ``dead`` of its machines ended at once and ``alive`` did not. The machines had
+    started one after the other.
 
     ``first``: the oldest machines die, not the newest.
     """
@@ -268,8 +269,8 @@ def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
 
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
-    """After a stock-out, a machine that runs has already proven that the pool has stock, so the next probe need not
-    wait."""
+    """After a stock-out, one running machine has already proven that the pool has stock again. So the next probe need
+    not wait until this machine has outlived its first minutes."""
     known = {"early_loss": None, "is_boot_failure": False, "failure": STOCKOUT}
     assert len(trial(running(ran_at=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 

@@ -178,7 +178,8 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
     ],
 )
 def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
-    """A loop that starts counts the grace period of a stopping machine from its first observation."""
+    """After its start, a loop counts the grace period of a stopping machine from the loop's own first observation. This
+    gives a later end than the one that was recorded before."""
     noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
     assert noticed.observed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
     assert reflected(noticed, snapshot(machine(notice=seen))).observed.notice == kept
@@ -531,7 +532,8 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
 
 
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
-    """A loop that starts has not seen any name resolve yet."""
+    """Right after its start, a loop has not seen any name resolve. Until a running machine's name resolves,
+    observations show the machine as pending."""
     nameless = machine(phase=Phase.PENDING, failure=CRASHES, is_nameless=True)
     assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down_since is None
 

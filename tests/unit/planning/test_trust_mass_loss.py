@@ -1,7 +1,5 @@
-"""An observation that lacks many machines at once.
-
-The loop distrusts the pool until a second observation confirms it.
-"""
+"""Observations that lack many machines at once. The loop distrusts the pool until a second observation confirms the
+loss."""
 
 from __future__ import annotations
 
@@ -199,7 +197,8 @@ def test_a_second_observation_that_is_independent_settles_it() -> None:
 
 
 def test_an_observation_that_rests_on_the_list_of_the_first_settles_nothing() -> None:
-    """A watch goes on from one list. A later observation of the same watch rests on the same list."""
+    """A watch continues from one list. A later observation of the same watch rests on the same list, so it does not
+    confirm the loss."""
     first = planned(grid(), observe((), listed_at=SEEN - 1))
     waiting = planned(first.memory, observe((), SEEN + 2 * APART, listed_at=SEEN - 1))
     assert verdicts(waiting) == [Verdict.SUCCEEDED] * 10
@@ -226,7 +225,8 @@ def test_open_machines_fail_and_are_replaced_once_it_is_settled() -> None:
 
 
 def test_a_loss_that_goes_on_is_reported_in_parts_each_in_time() -> None:
-    """Machines that went first do not wait for machines that went last."""
+    """Machines that vanished first are reported as lost as soon as their own loss is confirmed. They do not wait for
+    machines that vanished later."""
     first, second = observe(range(10, 30)), observe((), SEEN + 30)
     last = planned(grid(30), first, second, observe((), SEEN + APART))
     assert verdicts(last) == [Verdict.LOST] * 10 + [Verdict.SUCCEEDED] * 20

@@ -189,10 +189,8 @@ def test_operators_are_asked_to_check_the_place() -> None:
 
 
 def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
-    """After the release, the machines are reported as lost, also across a restart.
-
-    The other endpoint's machines are orphans.
-    """
+    """The loop is restarted while another endpoint answers. After the operator's release of the brake, the pool's
+    machines are reported as lost, and the other endpoint's machines are orphans."""
     bench = Bench(tmp_path)
     bench.succeed(12)
     bench.place.place._entries = {}

@@ -20,7 +20,8 @@ def state(tmp_path: Path) -> StateDir:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the pauses in which a cache of a file would catch up."""
+    """Remove the pauses between repeated reads of a file. Their purpose is that the cache of a network file system
+    catches up, and these tests use a local directory."""
     monkeypatch.setattr(atomic, "FIRST_PAUSE", 0.0)
 
 
@@ -31,6 +32,6 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def golden(tmp_path: Path) -> StateDir:
-    """A state directory that an earlier version has written: see test_codec.py."""
+    """A state directory that an earlier version has written: see test_record_format.py."""
     shutil.copytree(GOLDEN / "state", tmp_path / "work")
     return StateDir(tmp_path / "work")

@@ -125,7 +125,8 @@ def test_ids_have_the_models_shape_and_none_is_given_twice(state: StateDir, monk
     ("number", "expected"), [(0, "aaaaaaaaaa"), (36**10 - 1, "9999999999"), (36**10, "aaaaaaaaaa")]
 )
 def test_an_id_has_every_letter_at_every_place(monkeypatch: pytest.MonkeyPatch, number: int, expected: str) -> None:
-    """128 random bits make some ids more frequent than others by less than one in 2**76."""
+    """An id is the remainder of a random number of 128 bits. So some ids are more frequent than others, but by less
+    than one in 2**76."""
     monkeypatch.setattr(new_ids.os, "urandom", number.to_bytes)
     assert new_ids.new_id() == expected
 

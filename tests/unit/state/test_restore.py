@@ -157,7 +157,7 @@ def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
 
 
 def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
-    """Check a rollback across a format: the dump is older than the upgrade."""
+    """Check a rollback across a change of the format: the dump was made before the upgrade."""
     site.state.holds.change(lambda holds: with_hold(holds, ALL_STOPPED))
     site.dump()
     newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "holds")}
@@ -276,7 +276,7 @@ def test_a_disk_that_refuses_a_change_is_named_and_the_restore_can_be_run_again(
 
 
 def _is_interrupted(site: Site, step: int, error: BaseException = KILLED) -> bool:
-    """Return True if the restore ended before that change; False if it was done before."""
+    """Return True if the restore ended before the change of number ``step``; False if the restore has fewer changes."""
     turns, opened = itertools.count(1), set[int]()
     open_, close = os.open, os.close
 

@@ -75,7 +75,8 @@ class RefusalRecorder:
 
     @property
     def lines(self) -> list[tuple[Any, ...]]:
-        """Return pool, template, class, machines refused and waiting, and words of each line."""
+        """Return the fields of each log line: pool, template, error class, number of refused machines, number of
+        waiting machines, and text."""
         facts = ("pool", "template", "error", "refused", "waiting", "text")
         assert {line.levelno for line in self._caplog.records} <= {logging.WARNING}
         return [tuple(vars(line)[fact] for fact in facts) for line in self._caplog.records]

@@ -1,5 +1,5 @@
-"""Texts that occur more than once in a status. A text is written out once, at a place that shows it in full, and
-numbered."""
+"""Texts that occur more than once in a status. Such a text gets a number, and is written out once, at a place that
+shows it in full. The other places show only the number."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def full(*records: RequestRecord) -> Memory:
 
 
 def kept(id_: str, count: int) -> RequestRecord:
-    """Return a request that ended with ``count`` machines, which HF has."""
+    """Return a request that has ended, and of which HF has ``count`` machines."""
     slots = (running(n, Verdict.SUCCEEDED, id_) for n in range(count))
     return record(*slots, id_=id_, ended=RequestStatus.COMPLETE)
 

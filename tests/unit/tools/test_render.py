@@ -54,7 +54,7 @@ def settings(directory: Path, **values: object) -> Path:
 
 
 def instance(directory: Path, name: str, keys: dict[str, object], template: dict[str, Any], **files: str) -> Path:
-    """The configuration directory of Google's connector."""
+    """Write a configuration directory of Google's connector, and return it."""
     directory.mkdir()
     (directory / f"{name}prov_config.json").write_text(json.dumps(keys))
     entry = {"maxNumber": 10, "attributes": ATTRIBUTES} | template
@@ -65,7 +65,8 @@ def instance(directory: Path, name: str, keys: dict[str, object], template: dict
 
 
 def two(directory: Path, **gce_keys: object) -> list[str]:
-    """Google's two instances."""
+    """Write the configuration directories of Google's two connectors, one for pods and one for instances. Return their
+    names."""
     keys = {"GKE_CRD_NAMESPACE": "grid", "GKE_KUBECONFIG": "kubeconfig.yaml", "LOG_LEVEL": "INFO"}
     pods = instance(
         directory / "gcpgkeinst", "gcpgkeinst", keys, {"templateId": "Pod", "podSpecYaml": "pod.yaml"},
@@ -78,7 +79,7 @@ def two(directory: Path, **gce_keys: object) -> list[str]:
 
 
 def carried(directory: Path, first: dict[str, object], second: dict[str, object], **values: object) -> Path:
-    """Google's two instances, each with a provisioner.yaml, to be merged."""
+    """Write the directories of ``two``, each with a provisioner.yaml. Return a settings file that merges them."""
     sources = two(directory)
     for source, body in zip(sources, (first, second), strict=True):
         (directory / source / "provisioner.yaml").write_text(yaml.safe_dump(body))
@@ -135,7 +136,8 @@ def test_two_instances_become_one_whose_templates_may_name_both_kinds_of_pool(
 
 @pytest.mark.parametrize("way", ["straight", "by a link"])
 def test_an_absolute_path_of_a_merged_directory_becomes_that_of_the_copy(tmp_path: Path, way: str) -> None:
-    """A site may remove the old instance's directory. The new instance must not lose its login then."""
+    """After the merge, a site may remove the old instance's directory. If paths still led to it, the new instance would
+    lose its login."""
     sources = two(tmp_path)
     directory = tmp_path / sources[0]
     if way == "by a link":

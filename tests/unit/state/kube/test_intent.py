@@ -31,7 +31,8 @@ def test_intent_has_the_requests_in_their_order(site: Site) -> None:
 
 
 def test_without_a_request_and_a_loop_there_is_no_intent(site: Site) -> None:
-    """Machines that exist then may belong to another state."""
+    """Machines that exist although no request was ever recorded may belong to another state. So the loop gets an error,
+    and not an empty intent."""
     loop = site.open()
     assert loop.intent.signature() is None
     assert not loop.intent.existed()
@@ -211,7 +212,8 @@ def test_pieces_of_a_removed_request_are_removed(site: Site) -> None:
     ],
 )
 def test_a_name_that_no_script_chooses_is_refused_by_the_server(site: Site, resource: str, name: str) -> None:
-    """The loop would make machines that it does not know again, or would end each cycle with an error."""
+    """If the server accepted such a name, the loop would make machines that it could not recognize later, or would end
+    each cycle with an error."""
     specs = {
         REQUESTS: {"template": "t", "count": 1, "created": 1.0},
         RETURNS: {"names": ["m"], "created": 1.0},

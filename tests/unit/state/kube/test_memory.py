@@ -378,8 +378,8 @@ def test_the_log_notes_which_intent_memory_has_read(server: ObjectServer) -> Non
 
 
 def test_the_next_loop_refuses_late_writes_of_the_one_before_from_its_beginning(server: ObjectServer) -> None:
-    """The previous loop was stopped between its check and its write. Its successor has read memory, but has not written
-    it yet."""
+    """The previous loop was stopped between its check and its write. Its late write is refused, although the next loop
+    has only read memory and has not written it yet."""
     first = open_memory(server)
     first.write(memory_of({"r000000001": 1}, epoch=1))
     successor = KubeState(MemoryApiServer(server), "demo")

@@ -75,7 +75,7 @@ def grid() -> Grid:
 
 @pytest.fixture
 def ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each id be the same one."""
+    """Give every new request the same id."""
     monkeypatch.setattr("provisioner.state.new_ids.new_id", lambda: "aaaaaaaaaa")
 
 

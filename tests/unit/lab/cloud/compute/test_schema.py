@@ -1,4 +1,5 @@
-"""The simulator's fields beside Google's discovery document, and the check of responses against the document."""
+"""The fields of the simulator's documents, compared with Google's discovery document, and the check of responses
+against the discovery document."""
 
 from __future__ import annotations
 
