@@ -1,4 +1,5 @@
-"""Scripts and loops while their NFS server is down, restarted or made anew, and while a host is cut off.
+"""Scripts and loops while their NFS server is down or restarted, after its export was replaced, and while a host is cut
+off.
 
 The tests run in order, because a loop starts slowly in emulation. Each test begins with the state of the test before.
 """

@@ -1,4 +1,4 @@
-"""`provisioner dump` and `provisioner restore` as commands: place and mode of a dump, and the messages."""
+"""`provisioner dump` and `provisioner restore` as commands: path and mode of a dump, and the messages."""
 
 from __future__ import annotations
 

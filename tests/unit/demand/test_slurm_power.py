@@ -147,7 +147,8 @@ def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
 
 
 def test_an_answer_that_waits_to_be_published_again_ends_no_node() -> None:
-    """The status file was lost. The script then reports the request as running, without its machines' names."""
+    """The status file was lost. Until the loop publishes the answer again, the script reports the request as running,
+    without its machines' names. The recorded machines must not count as lost."""
     records = {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
     decision = concluded(records, [node("n1", "ALLOCATED+CLOUD", A0), node("n2", host=A1)], [request(A, coming=2)])
     assert decision == Decision([], records, [])
@@ -478,7 +479,8 @@ def test_requests_are_polled_while_slurmctld_is_silent(slurm: Slurm) -> None:
 
 
 def test_a_request_that_left_intent_is_asked_for_again_although_it_had_ended(slurm: Slurm) -> None:
-    """Its machine was lost after the retention time, so no list names the machine."""
+    """No list names the node's machine as lost, because the machine was lost after the request had left intent. Only
+    another poll of the request, whose answer then has no machines, shows that the machine is gone."""
     slurm.record(c1=NodeRecord(A, A0))
     slurm.list(("c1", "ALLOCATED+CLOUD"))
     slurm.hf.entries = {A: entry(A, "complete", (A0, "succeed", ""))}

@@ -1,4 +1,4 @@
-"""Refusal of symbolic links, hard links and FIFOs in the place of our files."""
+"""Refusal of symbolic links, hard links and FIFOs at the paths of our files."""
 
 from __future__ import annotations
 

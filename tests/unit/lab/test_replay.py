@@ -1,4 +1,4 @@
-"""A trace played again: ids and machines of the replay take the place of the recorded ones."""
+"""A trace played again: ids and machines of the replay replace the recorded ones."""
 
 from __future__ import annotations
 

@@ -442,7 +442,8 @@ def test_whatever_happens_a_window_stays_between_one_and_max_pending(
 
 
 def test_the_refusals_of_a_former_spec_are_forgotten_although_no_machine_is_wanted() -> None:
-    """Status reports a refusal as long as memory's window has it."""
+    """A changed spec must reset the window at once, because status reports a refusal as long as memory's window has
+    it."""
     known = memory(record(count=0), windows={("a", TEMPLATE): PROBING})
     decided = plan(known, snapshot(spec="t"), limits=limits(pool("a", initial_window=100)))
     assert decided.memory.windows["a", TEMPLATE] == Window(window=100, spec="t")

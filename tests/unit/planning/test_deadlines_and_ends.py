@@ -268,7 +268,8 @@ def test_no_request_ends_with_a_machine_that_does_not_run(
 
 @pytest.mark.parametrize("down_since", [None, NOW])
 def test_a_machine_that_is_down_for_a_moment_is_no_straggler(down_since: float | None) -> None:
-    """Nine machines of ten run, and the tenth never appeared. One of the nine has just become unready."""
+    """Nine machines of ten run, and the tenth never appeared, so the rule for stragglers may act. The rule must spare
+    the machine of the nine that has just become unready."""
     recorded = nine_run(late(), deadline_at=NOW + 1000)
     blinking = machine(0, phase=Phase.PENDING) if down_since else machine(0)
     made = plan(

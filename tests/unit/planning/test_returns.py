@@ -279,8 +279,8 @@ def test_an_unsettled_return_is_checked_again_by_its_deadline() -> None:
 
 
 def test_a_pool_is_asked_for_its_own_machines_and_for_unknown_machines_alone() -> None:
-    """Another pool may share the place. A machine that strayed from one pool must not count as an orphan of the
-    other."""
+    """Two pools may share one place. A pool must not be asked for the other's machines, because a strayed machine of
+    one pool would then count as an orphan of the other."""
     slots = [
         running(0, Verdict.SUCCEEDED, absent_since=BEFORE),
         running(1, Verdict.SUCCEEDED, pool="b", is_strayed=True),

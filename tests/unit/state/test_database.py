@@ -1,4 +1,4 @@
-"""The databases as files: an unusable file is named with its place, and left as it is."""
+"""The databases as files. An unusable file stays unchanged, and the message names it."""
 
 from __future__ import annotations
 

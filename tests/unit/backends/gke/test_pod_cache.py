@@ -361,7 +361,8 @@ def test_what_is_said_of_an_unplaced_pod_stands_before_the_schedulers_words(cach
 
 
 def test_the_end_of_a_pod_that_strayed_does_not_move(cache: PodCache) -> None:
-    """Otherwise the pod would never count as stuck, and each observation would differ."""
+    """Each observation must show the end that the first one announced. Otherwise the pod would never count as stuck,
+    and each observation would differ."""
     ending = {**pod(1, 5, deletionTimestamp="2025-01-01T01:00:30Z", deletionGracePeriodSeconds=30)}
     ending["metadata"]["labels"] = {}
     first = cache.with_strayed({name(1): ending}, {name(1): "u1"}, 100.0)

@@ -39,7 +39,7 @@ def test_a_failed_create_has_another_request_id_and_only_so_many_are_remembered(
 
 @pytest.mark.parametrize("action", ["DELETING", "ABANDONING"])
 def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The group is not asked to delete an abandoned instance."""
+    """The backend must send no delete for a member that the group already deletes or abandons."""
     backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     leaving = Member(name(1), "7", "us-central1-a", "RUNNING", action, None)
     monkeypatch.setattr(backend, "_members", lambda: {name(1): leaving})
@@ -50,7 +50,8 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
 def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the group would make another instance under its name."""
+    """The deletes name instance 7. The member without an instance is deleted all the same, because the group would
+    otherwise make another instance under its name. The member with another instance stays."""
     backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     sent: list[str] = []
     members = {

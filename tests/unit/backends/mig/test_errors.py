@@ -123,7 +123,8 @@ def test_class_of_an_error(status: int, code: str, text: str, expected: ErrorCla
 
 
 def test_a_server_that_fails_leaves_open_what_it_did() -> None:
-    """A create may have taken effect before a 5xx or a broken connection. The loop repeats it with the same name."""
+    """A create may have taken effect before a 5xx or a broken connection. So the loop must repeat the create with the
+    same name."""
     for status in (500, 502, 503, 504):
         assert classify(ComputeError(status, "", "")).is_ambiguous
     assert classify(ComputeError(503, "insufficientCapacity", "")).stops_batch

@@ -258,7 +258,7 @@ def test_the_notice_of_a_preemption_does_not_move() -> None:
 
 
 def test_whatever_stops_gives_notice_until_it_has_stopped() -> None:
-    """A stopping instance may hang, and does not run again."""
+    """A stopping instance does not run again, but may hang for a while before it has stopped."""
     stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING"))
     assert stopped.notice == Notice(LossCause.UNKNOWN, BEGAN + 120.0)
     assert seen(member(currentAction="DELETING"), instance()).notice == Notice(LossCause.DELETED, BEGAN + 120.0)

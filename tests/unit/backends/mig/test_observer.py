@@ -127,7 +127,8 @@ def test_a_member_that_was_seen_leaving_the_group_is_reported_as_well(watch: Wat
 
 
 def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_still_listed(watch: Watch) -> None:
-    """The two lists are read one after the other, and each may be late."""
+    """The list of instances may lag behind the list of members. So an instance without a member may be one that the
+    group has deleted."""
     watch.cloud.delete(ONE)
     watch.pass_time(1.1)
     assert watch.observe().machines[ONE].phase is Phase.STOPPING
@@ -212,7 +213,8 @@ def test_our_own_deletes_are_no_deletes_by_others(watch: Watch) -> None:
 
 
 def test_a_machine_is_observed_until_it_runs_although_the_shared_lists_are_settled(watch: Watch) -> None:
-    """The list of members may lag behind the shared lists, which then show no further change."""
+    """The list of members may lag behind the shared lists. So members must still be listed after the shared lists have
+    shown their last change."""
     watch.cloud.faults(Fault("list_lag", ".*listManagedInstances", params={"seconds": 30.0}))
     watch.backend.create(creates(3), lambda: True)
     watch.pass_time(35.0)

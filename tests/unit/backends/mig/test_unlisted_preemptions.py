@@ -1,4 +1,5 @@
-"""Ends for which a zone's operations are read, and ends that the operations show as preemptions."""
+"""Ends of instances: those for which a zone's operations are read, and those that the operations show to be
+preemptions."""
 
 from __future__ import annotations
 

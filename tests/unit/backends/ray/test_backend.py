@@ -1,4 +1,4 @@
-"""Ray's jobs as machines, and the calls that create and delete them. A test sets the dashboard's answers."""
+"""Ray's jobs as machines, and the calls that create and delete them. A test sets the dashboard's responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def job(status: str = "RUNNING", **more: object) -> Body:
 
 
 class Dashboard:
-    """A stand-in for the dashboard of a Ray head. A test sets its answers."""
+    """A stand-in for the dashboard of a Ray head. A test sets its responses."""
 
     def __init__(self) -> None:
         self.jobs: list[Body] = []
@@ -57,7 +57,7 @@ class Dashboard:
         self.requests: list[Request] = []
 
     def exchange(self, _: Way, request: Request, __: PlaceClock) -> tuple[urllib3.HTTPResponse, bytes]:
-        """Answer a request."""
+        """Return the response to a request."""
         self.requests.append(request)
         status, text = self.answers.get(request.method, (200, "{}"))
         if request.method != "GET" and self.lost:

@@ -1,4 +1,4 @@
-"""Scenario files: a mistake is reported with its place and its value."""
+"""Scenario files: a mistake is reported with its field or line, and with its value."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_damaged_parts_are_named(site: Site) -> None:
 
 
 def test_a_proxy_that_answers_in_place_of_the_server_is_no_server(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its success must not settle an answer, record a request or renew the Lease."""
+    """A success that only the proxy reports must not settle an answer, record a request or renew the Lease."""
     id_, loop = site.request(), site.loop()
     assert loop.loop_lock.acquire(0)
     header = Message()
