@@ -1,8 +1,8 @@
 """The content of a state directory that the last release can read: its schema version, and all fields of records.
 
-Run ``python -m tests.support.last_release > tests/golden/release.json`` only for a release. Later versions must write
-state that the last release can read. Otherwise they must raise the schema version, so that the last release refuses the
-state.
+Run ``python -m tests.support.last_release > tests/golden/release.json`` only for a release. A later version must write
+state that the last release can read. If this is impossible, the version must raise the schema version, so that the last
+release refuses the state.
 """
 
 from __future__ import annotations

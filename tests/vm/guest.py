@@ -40,7 +40,7 @@ class Guest:
     """A guest that forgets all its writes when it ends. A context manager.
 
     ``disk`` comes from tests.vm.build. ``drive`` is an ext4 image that the guest mounts at /opt. The processor is an
-    old model. Otherwise programs choose wide vector instructions, and emulating them costs a fifth more.
+    old model, because on a newer one programs choose wide vector instructions, whose emulation costs a fifth more.
     """
 
     def __init__(self, disk: Path, drive: Path, directory: Path) -> None:

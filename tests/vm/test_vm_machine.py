@@ -41,7 +41,8 @@ with tempfile.TemporaryDirectory() as directory:
         print(line.decode(), end="", flush=True)
     sys.exit(script.wait())
 """
-"""Act as google_metadata_script_runner: a temporary file, a pipe read to its end, no reaction to SIGTERM."""
+"""Program that acts as google_metadata_script_runner. It has a temporary file, reads its pipe to the end, and does not
+react to SIGTERM."""
 STARTUP = """[Service]
 Type=oneshot
 ExecStart=/usr/local/bin/runner startup

@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.vm, pytest.mark.nfs, pytest.mark.timeout(1200)]
 LOST_LOCKS = re.compile(r"lost \d+ locks")
 STALE = "The NFS server has another file or directory there by now: mount the file system anew"
 FORGET = "systemctl stop nfs-server nfsdcld && rm /var/lib/nfs/nfsdcld/* && systemctl start nfsdcld nfs-server"
-"""A restart without the list of clients that may claim their locks again, as on a host that replaces the server's."""
+"""Restart the server without its list of clients that may claim their locks again. A new host of the server lacks this
+list."""
 
 
 @pytest.fixture(scope="module")

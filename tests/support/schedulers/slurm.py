@@ -155,7 +155,7 @@ class SlurmCluster:
         self.daemons.running["slurmctld"].send_signal(how)
 
     def stop(self) -> None:
-        """End all jobs, which outlive slurmd, and then all daemons."""
+        """End all jobs first, because jobs outlive slurmd. Then end all daemons."""
         if "slurmctld" in self.daemons.running:
             self.daemons.run("scancel", "--full", "--user", self.user, check=False)
             with suppress(AssertionError):

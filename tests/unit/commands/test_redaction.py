@@ -82,7 +82,7 @@ SHAPES = {
     "a wrong setting": f"pools.a.namespace: expected a name, got '{SECRET}'",
     "a misread setting": f"pools.a.namespace: expected a name, got ['x', '{SECRET}', 3]",
 }
-"""Forms in which a secret may stand in a text or a file; at least the 29 of the review."""
+"""Forms in which a secret may stand in a text or a file."""
 
 HIDDEN = (SECRET, HEX, "7264837", "aHVudGVy", "GhIjKlMnOpQr", "MIIEpAIBAAKCAQEA")
 

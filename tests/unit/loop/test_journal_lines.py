@@ -113,7 +113,7 @@ def records(current: Memory) -> Mapping[str, RequestRecord | ReturnRecord]:
 
 
 def made(former: Memory, current: Memory, **more: Any) -> Plan:
-    """Return a plan that changes one memory into the other."""
+    """Return a plan that changes the memory ``former`` into the memory ``current``."""
     windows = [
         WindowChange(*key, former.windows.get(key), one)
         for key, one in current.windows.items()

@@ -42,7 +42,7 @@ from tests.unit.core import (
 
 HOUR = 3600.0
 MONTH = 31 * 86_400.0
-"""The first month since 1970."""
+"""Seconds of January 1970, the first month of epoch time."""
 
 
 def allowed(price: float | None = 2.0, other: float | None = None, **budget: Any) -> Limits:

@@ -40,7 +40,7 @@ from tests.unit.core import (
 STUCK, FORCE = 60.0, 20.0
 """Seconds after the end of the grace period, in the pools of these tests."""
 UNMOVED = NOW - UNKNOWN_GRACE - STUCK
-"""Time of the first delete of a machine that counts as stuck from now on if it does not even terminate."""
+"""Time of a machine's first delete. If no end of the machine is known at ``NOW``, it counts as stuck from then on."""
 PODS = limits(pool("a", stuck_after_seconds=STUCK))
 HARD = limits(pool("a", stuck_after_seconds=STUCK, force_after_seconds=FORCE))
 

@@ -53,7 +53,7 @@ from tests.unit.core import (
 
 AFTER = 60.0
 LATE = NOW - AFTER
-"""The last moment for a change that is long enough ago."""
+"""If a request's last change was at this time or earlier, a machine that does not run is a straggler at ``NOW``."""
 TEN = 10
 TOO_LATE = Failure(
     ErrorClass.TIMEOUT, "The machine did not run within straggler_seconds (60) of the last change of its request."

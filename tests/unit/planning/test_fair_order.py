@@ -59,7 +59,7 @@ class Grid:
         self.limits = limits or two_templates(pool("a", max_pending=room, initial_window=room))
         self.known: Memory = memory(*records)
         self.calls = calls
-        """Creates that one step has time for."""
+        """Number of creates for which one step has time."""
         self.now = NOW
         self.running: dict[str, int] = {}
         self.sent: list[Counter[str]] = []

@@ -1,4 +1,5 @@
-"""Machines that are old or have a known end: which of them retire, and how many at a time. They are not deleted."""
+"""Machines that are old or have a known end: which of them retire, and how many at a time. The loop names such machines
+to HF and does not delete them."""
 
 from __future__ import annotations
 
@@ -185,7 +186,7 @@ def test_a_machine_in_a_pool_that_is_not_seen_is_not_named() -> None:
 # --- ends that the place announces -----------------------------------------------------------------------------------
 
 EPOCH, ANNOUNCE = 1_700_000_000.0, 3600.0
-"""The place's clock at the begin of an observation, and the seconds before an end from which it is reported."""
+"""The place's clock when an observation begins, and the seconds before an end from which the end is reported."""
 
 
 def reported(left: float, number: int = 0) -> Machine:

@@ -98,7 +98,8 @@ def asked_of(
     next_window: Window | None = None,
     busy: str = "",
 ) -> Draft:
-    """Return the plan after a request was served by the pools ``a`` and then ``b``. Their settings are given."""
+    """Return the plan after a request was served by the pools ``a`` and then ``b``. ``first`` and ``second``: the
+    settings of these pools."""
     windows = {("a", TEMPLATE): known_window, ("b", TEMPLATE): next_window}
     known = memory(one, windows={key: window for key, window in windows.items() if window})
     pools = pool("a", **({"spill_after_seconds": SPILL} | first)), pool("b", **second)

@@ -63,7 +63,7 @@ def tried(times: int = 3, *pools: str, **changes: float) -> Limits:
 
 
 def failed(number: int, tries: int = 0, why: Failure | None = BROKEN, before: Failure | None = None) -> Slot:
-    """Return the slot of one of many failed tries, whose machine has no leftovers."""
+    """Return the slot of a failed try whose machine has no leftovers. ``tries``: the failed tries before this one."""
     return slot(number, FAILED, failure=why, tries=tries, tried=before, **GONE)
 
 
@@ -191,7 +191,8 @@ STEP = 700.0
 
 
 class Cloud:
-    """Give each machine the fate that is drawn for it, and count the real failures."""
+    """A cloud that gives each machine the fate that is drawn from ``data``, and the memory of a loop with one request.
+    If ``data`` is None, every machine runs."""
 
     def __init__(self, data: st.DataObject | None, count: int, times: int) -> None:
         self.data = data

@@ -1,7 +1,7 @@
 """Memory and intent as documents. All values, also of earlier versions, are decoded as they were encoded.
 
-The loop and the scripts wrote ``tests/golden/state`` before windows and slots got their present names. It has three
-requests: one succeeded, one runs with a stock-out, and one has an answer that a script settled. The first has a
+The loop and the scripts wrote ``tests/golden/state`` before windows and slots got their present names. That state has
+three requests: one succeeded, one runs with a stock-out, and one has an answer that a script settled. The first has a
 returned machine, a lost machine and a machine with a notice. Six orphans have latched the brake.
 """
 

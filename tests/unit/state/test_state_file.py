@@ -54,9 +54,9 @@ class Killed(BaseException):
 class System:
     """A replacement of ``os`` and ``fcntl`` in the store's modules. It can undo what a power cut would undo.
 
-    Only the thread that made it uses it. Other threads have the real modules. ``turn``: number of the call that fails
-    with ``error``; without ``error``, the process is killed after this call. ``most``: number of files that may be open
-    at once.
+    Only the thread that made the replacement uses it. Other threads have the real modules. ``turn``: number of the call
+    that fails with ``error``; without ``error``, the process is killed after this call. ``most``: number of files that
+    may be open at once.
     """
 
     urandom = staticmethod(os.urandom)
@@ -167,7 +167,7 @@ WRITES: dict[str, tuple[bool, Callable[[StateDir], None]]] = {
 """Each write, and whether there is a state before it."""
 
 SLOW = ("init", "another request", "a request that waits", "a trim, and the request of one who waits", "memory")
-"""Writes that are much like another write, or part of one."""
+"""Writes that only slow tests check, because they are much like another write, or part of one."""
 
 WAITING = {"requests": {"waiting000": {"template": "T", "count": 1, "created_wall": 1.0}}}
 """Documents that a waiting script has posted."""

@@ -50,7 +50,7 @@ class Dashboard:
         """The session of a head that starts again right after a list."""
         self.list_answer = b""
         self.answers: dict[str, tuple[int, str]] = {}
-        """Status and text of the answer to a method, to GET only if ``refuses_reads``."""
+        """Status and text of the response, by method. The entry for GET is used only if ``refuses_reads``."""
         self.refuses_reads = self.lost = False
         """``lost``: calls that change something get no answer."""
         self.headers: dict[str, str] = {}
