@@ -124,7 +124,8 @@ def shortened(document: Document) -> Document:
 
 
 def selector(kind: Kind, text: str) -> Callable[[Document], bool]:
-    """Return the function that a field selector defines."""
+    """Return a function that is true for the objects that a field selector selects. Raises Refusal for an invalid
+    selector."""
     terms = [re.fullmatch(r"([^=!]+)(==?|!=)(.*)", term) for term in text.split(",") if term]
     for term in terms:
         if term is None or term[1] not in kind.selectable | {"metadata.name", "metadata.namespace"}:

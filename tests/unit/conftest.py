@@ -1,4 +1,4 @@
-"""Hold the tests of ``tests/unit`` to what `make check` promises: no process, no socket."""
+"""Keep the tests of ``tests/unit`` from starting a process or opening a socket, as `make check` promises."""
 
 from __future__ import annotations
 

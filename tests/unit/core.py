@@ -145,7 +145,8 @@ def unsent(number: int = 0, verdict: Verdict = Verdict.OPEN, **changes: Any) -> 
 
 
 def record(*slots: Slot, id_: str = REQUEST, **changes: Any) -> RequestRecord:
-    """Return a request of as many machines as it has slots."""
+    """Return a request's record with these slots. By default, the request is for as many machines as there are
+    slots."""
     defaults: dict[str, Any] = {
         "template": TEMPLATE,
         "count": len(slots),

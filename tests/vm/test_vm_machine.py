@@ -124,7 +124,7 @@ def test_the_start_up_script_ends_once_it_has_joined_and_a_service_hears_of_the_
 
 
 def test_where_all_services_are_stopped_at_once_it_leaves_once(instance: Instance) -> None:
-    """Act as systemd does at the end of an instance."""
+    """Stop all services at once, as systemd does at the end of an instance. The machine must leave EGO only once."""
     instance.boot()
     instance.guest.run("systemctl stop hf-machine google-startup-scripts google-shutdown-scripts")
 

@@ -26,7 +26,7 @@ def export(guest: Guest) -> Iterator[None]:
 @pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
 @pytest.mark.usefixtures("export")
 def test_the_tests_of_a_local_directory_pass_on_two_mounts(guest: Guest, versions: tuple[str, str]) -> None:
-    """Loops on NFS 4 are tested in test_vm_outage.py."""
+    """Run tests/integration/test_shared_state.py on two mounts. Loops on NFS 4 are tested in test_vm_outage.py."""
     chosen = "" if versions == VERSIONS["3"] else "-m 'not slow'"
     for place, version in zip((ONE, TWO), versions, strict=True):
         mount(guest, place, version)

@@ -111,7 +111,8 @@ def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, s
 def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(
     server: Server, shared: SharedList[Items]
 ) -> None:
-    """The project's call budget applies Retry-After to all pools."""
+    """Each pool gets the failure without Retry-After, because the project's call budget already applies Retry-After to
+    all pools."""
     server.error, server.retry_after = ErrorClass.THROTTLED, 300.0
     for pool in ("a", "b"):
         with pytest.raises(BackendError, match="no") as caught:

@@ -209,7 +209,7 @@ def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Des
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
-    """The present heartbeat is still that of the previous loop."""
+    """A loop that starts writes its first heartbeat later. Until then, the heartbeat is that of the previous loop."""
     then = time.time() - 500
     os.utime(desk.state.heartbeat.path, (then, then))
     assert desk.state.loop_lock.acquire(0)

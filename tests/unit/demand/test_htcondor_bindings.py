@@ -29,7 +29,7 @@ class Ad(dict[str, Any]):
 
 
 class Schedd:
-    """A schedd that keeps what it was asked."""
+    """A stand-in for a schedd. It records the attributes that each query asks for."""
 
     groups: ClassVar[list[Ad]] = []
     idle = 0

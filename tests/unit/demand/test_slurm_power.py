@@ -167,7 +167,7 @@ def test_machines_that_are_lost_together_end_their_nodes_for_one_reason() -> Non
 
 
 def test_a_node_without_a_record_gets_a_spare_machine_of_its_template() -> None:
-    """A slurm_resume was killed between the request and the records."""
+    """A process of slurm_resume was killed after it had made the request and before it wrote the records."""
     requests = [request(B, B0, template="Big"), request(A, A0, A1)]
     decision = concluded({"n1": NodeRecord(A)}, [node("n1"), node("n2")], requests, unserved={"n2"})
     assert decision.records == {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
@@ -194,13 +194,13 @@ def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(l
 
 
 def test_a_node_without_a_record_has_time_until_the_next_step() -> None:
-    """The call of slurm_resume may be on its way."""
+    """A process of slurm_resume may be about to write the record."""
     assert concluded({}, [node("n1")], [request(A, coming=1)]) == Decision([], {}, [])
 
 
 @pytest.mark.parametrize("states", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", ""])
 def test_a_node_that_slurm_powered_down_or_does_not_have_gives_its_machine_back(states: str) -> None:
-    """For example, slurm_suspend was called, but the call was lost."""
+    """For example, Slurm called slurm_suspend for the node, but the call had no effect."""
     nodes = [node("n1", states), node("n2")] if states else [node("n2")]
     decision = concluded({"n1": NodeRecord(A, A0), "n2": NodeRecord(A)}, nodes, [request(A, A0)])
     assert (decision.returns, decision.records, decision.updates) == ([A0], {"n2": NodeRecord(A)}, [])

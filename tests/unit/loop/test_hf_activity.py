@@ -1,4 +1,5 @@
-"""Tests of HF's activity: the hosts in its lists, and objects that stay identical while they do not change."""
+"""Tests of HF's activity: the hosts in its lists. If a list names the same hosts as before, the inventory stays the
+same object."""
 
 from __future__ import annotations
 

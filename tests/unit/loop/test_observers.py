@@ -115,7 +115,8 @@ def test_a_hint_waits_for_others_before_it_causes_an_observation(monkeypatch: py
 def test_observations_that_hang_delay_the_end_together_and_not_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise, twelve groups of a silent cloud would delay the end by a minute. The service would be killed."""
+    """Otherwise, twelve groups of a silent cloud would delay the end by a minute, and systemd would kill the
+    service."""
     done: list[str] = []
     never = threading.Event()
 

@@ -147,7 +147,7 @@ def test_more_tries_go_on(times: int) -> None:
 
 
 def test_a_stock_out_waits_for_the_deadline_however_often() -> None:
-    """The machine is tried again without end, and its tries do not count."""
+    """A stock-out uses up no try. So the machine is tried again and again until the request's deadline."""
     before = [failed(number, why=STOCKOUT, before=STOCKOUT) for number in range(9)]
     made = plan(memory(record(*before, count=1)), snapshot(), limits=tried())
     again = made.memory.requests[REQUEST].slots[9]

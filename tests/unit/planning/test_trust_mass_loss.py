@@ -157,7 +157,8 @@ def test_in_a_distrusted_pool_those_with_a_cause_are_reported_and_the_others_wai
 
 
 def test_nothing_is_made_in_their_place_and_nothing_is_deleted() -> None:
-    """While the pool is distrusted, the loop makes no machine, and deletes neither closed machines nor orphans."""
+    """While the pool is distrusted, the loop creates no machine in it, and deletes neither machines of closed slots nor
+    orphans."""
     slots = [running(number) for number in ALL] + [slot(10, Verdict.FAILED), slot(11, was_seen=True)]
     known = memory(record(*slots, count=20), orphans={"hf-zzzzzzzzzz-000000": 0.0})
     seen = [machine(10), replace(machine(0, request="zzzzzzzzzz"))]

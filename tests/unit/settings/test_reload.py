@@ -69,7 +69,8 @@ def test_unchanged_files_leave_the_very_same_limits(site: Site) -> None:
 
 
 def test_what_the_loop_writes_beside_the_configuration_is_no_new_one(site: Site) -> None:
-    """Configuration and state may share a directory."""
+    """Configuration and state may share a directory. The loop must not take its own files for a change of the
+    configuration."""
     conf = site.file.parent
     before = set(conf.iterdir())
     state = StateDir(conf)
@@ -138,7 +139,7 @@ def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str,
 
 
 def test_a_setting_that_a_running_loop_does_not_follow_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Without the message an operator who sets require_dns would believe that it is in force."""
+    """Without the message, an operator who sets require_dns would believe that it is in force."""
     site.change("name_prefix: hf", "name_prefix: hf\ncompute: {calls_per_minute: 100}")
     site.change("    group: hf-a\n", "    group: hf-a\n    require_dns: true\n")
     limits = site.refresh(site.limits, None)

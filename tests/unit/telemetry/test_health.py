@@ -48,7 +48,7 @@ def test_ready_is_a_loop_that_has_seen_every_pool(
 
 
 def test_a_loop_that_cannot_plan_is_alive_and_not_ready_with_time_and_reason(clock: SimpleNamespace) -> None:
-    """Keep such a loop alive, because a restarted loop would see no more."""
+    """Such a loop must count as alive, because a restarted loop could not plan either."""
     loop = LoopHealth()
     loop.record_cycle(SEEN, clock.now)
     for clock.now in (1010.0, 1040.0):

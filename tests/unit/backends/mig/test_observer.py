@@ -67,7 +67,8 @@ class Moved(MigSpec):
 
 
 def test_another_template_is_noticed_although_no_machine_changes(watch: Watch) -> None:
-    """Windows of a pool are reset if its template changes."""
+    """A pool's windows are reset if the group's instance template changes. So an observation must show the new instance
+    template."""
     before = watch.observe()
     watch.cloud.mig.spec = Moved(project=SPEC.project, zone=SPEC.zone, name=SPEC.name)
     after = watch.observe()

@@ -47,7 +47,8 @@ def body(version: int, **settings: object) -> dict[str, Any]:
 @pytest.mark.parametrize("version", WITH_MODELS)
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_the_body_has_the_form_that_the_version_documents(version: int, exclusive: bool) -> None:
-    """The model refuses wrong types, and drops fields that it does not know."""
+    """The version's model refuses wrong types, and drops unknown fields. So a body that the model keeps whole has the
+    documented form."""
     model = getattr(import_module(f"slurmrestapi.models.v00{version}_job_submit_req"), f"V00{version}JobSubmitReq")
     sent = body(version, exclusive=exclusive)
     read = model.from_dict(sent).to_dict()
@@ -65,7 +66,7 @@ def test_the_environment_names_the_machine(version: int) -> None:
 
 @pytest.mark.parametrize("version", ALL)
 def test_slurm_may_not_begin_a_job_again(version: int) -> None:
-    """Up to v0.0.38, ``requeue: false`` has no effect (tried on 22.05.8)."""
+    """Up to v0.0.38, ``requeue: false`` has no effect (tried on 22.05.8), so the body has ``no_requeue``."""
     job = body(version)["job"]
     assert job.get("no_requeue" if version < 39 else "requeue") is (version < 39)
 
