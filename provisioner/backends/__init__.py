@@ -163,10 +163,10 @@ class Watching(Protocol):
     """A backend that observes by combining an older list with the events that followed."""
 
     def list_after(self, when: float) -> None:
-        """Request a list that begins at ``when`` (loop time) or later, for observations after ``when``.
+        """Ask for a new list that begins at ``when`` (loop time) or later.
 
-        Any thread may make the list. Observations do not wait for the list. ``Snapshot.listed_at`` is the time of the
-        list that an observation used.
+        The backend may make the list in any of its threads. Observations do not wait for this list: they use the newest
+        complete list. ``Snapshot.listed_at`` is the time of the list that an observation used.
         """
 
 

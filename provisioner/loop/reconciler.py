@@ -275,8 +275,8 @@ def _identity(observation: Observation) -> tuple[object, ...]:
 def _activity_key(activity: HfActivity, memory: Memory) -> object:
     """Return a key of HF's activity.
 
-    While HF has not read some terminal answer, each call of HF changes the key. Otherwise only calls that bring news
-    change the key.
+    If HF has yet to read the terminal answer of at least one request, each call of HF changes the key. Once HF has read
+    all of them, only calls that bring news change the key.
     """
     records: list[RequestRecord | ReturnRecord] = [*memory.requests.values(), *memory.returns.values()]
     return activity if None in [record.reported_at for record in records] else activity.news

@@ -146,7 +146,10 @@ def _content_while_owned(path: str) -> bytes:
 
 
 def _tables(content: bytes, facts: Terms) -> list[Rows]:
-    """Return the tables that a posted write adds; empty if the content does not parse or does not fit ``facts``."""
+    """Return the tables of rows in a posted write.
+
+    Return an empty list if the content does not parse, or is for data with other properties than ``facts``.
+    """
     match json.loads(content or "null"):
         case {"terms": {"schema": _} as terms, "tables": tables} if are_tables(tables):
             return [tables] if terms.items() <= facts.items() else []

@@ -183,7 +183,7 @@ class Queue:
         return True
 
     def shown(self, at: float) -> list[Job]:
-        """Return the jobs that a list shows if it has the state of this moment, the newest first."""
+        """Return the jobs that a list with the state of the moment ``at`` shows, the newest first."""
         return [job for job in reversed(self.jobs.values()) if job.listed_at <= at < job.removed_at]
 
     def live(self) -> set[str]:

@@ -121,8 +121,8 @@ def test_a_healthy_pool_that_loses_a_few_early_stays_open(pool: dict[str, Any], 
 
 @pytest.mark.slow
 def test_machines_that_are_all_preempted_in_their_first_minutes_close_nothing() -> None:
-    """Preemptions must not count against the pool. ``test_early_loss.py`` of the unit tests names other causes that do
-    not count."""
+    """Preemptions must not count against the pool. ``test_ends.py`` of the unit tests names other causes that do not
+    count."""
     events = [{"at_minutes": at, "do": "preempt", "share": 1.0} for at in (8.0, 14.0, 20.0)]
     well = Hole(0.5, *events, a={})
     assert not any(window.level or window.early_loss for window in well.windows)

@@ -98,8 +98,8 @@ def test_a_lost_response_is_ambiguous_and_the_repeat_finds_the_machine(place: Pl
 
 @pytest.mark.usefixtures("impatient")
 def test_no_response_is_ambiguous(place: Place) -> None:
-    """A create without a response must fail with an ambiguous error, because the machine may exist. A backend that
-    lists the place first must also fail so if it gets no response to the list."""
+    """A create without a response must fail with an ambiguous error, because the machine may exist. If a
+    backend lists the place first, a list without a response must cause the same error."""
     place.hang()
     (outcome,) = place.create(1)
     assert outcome.failure is not None

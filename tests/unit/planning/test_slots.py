@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -200,7 +199,6 @@ class Cloud:
         self.known: Memory = memory(record(count=count, deadline_at=1e9))
         self.machines: dict[str, Machine] = {}
         self.now = NOW
-        self.reasons: Counter[str] = Counter()
 
     def step(self) -> RequestRecord:
         self.now += STEP

@@ -210,7 +210,7 @@ def test_an_operator_may_say_that_the_machines_are_gone(tmp_path: Path) -> None:
 
 
 def test_a_release_for_another_reason_says_nothing_of_machines() -> None:
-    """Releasing a brake for another reason or another pool does not confirm that machines are gone."""
+    """The release of a brake that was latched for another reason or pool does not confirm that machines are gone."""
     recorded = grid(
         brake=Brake(BrakeReason.TOO_MANY_ORPHANS, SEEN - 10, "before"), endpoints={"a": "one", "b": "three"}
     )

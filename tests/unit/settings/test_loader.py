@@ -410,7 +410,7 @@ WRONG_SETTINGS = {
 
 
 def put(tree: dict[Any, Any], path: str, value: object) -> None:
-    """Set the value at a dotted path; a digit is a number, as YAML reads it."""
+    """Set the value at a dotted path. A part of the path that has only digits is a number, as in YAML."""
     *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
     for name in parents:
         tree = tree.setdefault(name, {})

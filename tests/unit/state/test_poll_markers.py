@@ -380,8 +380,11 @@ def half(site: Site) -> None:
 def test_machines_that_a_cancel_under_way_deletes_are_never_reported_to_hf(
     site: Site, monkeypatch: pytest.MonkeyPatch, polled_before: bool, nth: int, before: int, during: int
 ) -> None:
-    """Stop a poll after its nth read of the published answers. The loop runs ``before`` halves of the cancel before the
-    poll, and ``during`` halves while the poll is stopped."""
+    """Run a cancel beside a poll, which stops after its ``nth`` read of the published answers.
+
+    A cancel has two halves (see ``half``). ``before``: the number of halves that run before the poll. ``during``: the
+    number of halves that run while the poll is stopped.
+    """
     if polled_before:
         site.bench.state.seen.touch(site.id)
         site.bench.cycle()
