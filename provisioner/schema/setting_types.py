@@ -107,56 +107,57 @@ class Pool(Section):
     """Maximum number of machines of one template in this pool, in any phase. Keeps room for the other templates.
     Default no cap."""
     max_machines_total: TotalCap = None
-    """Maximum number of machines of all templates together in this pool, in any phase. Limits the cost and the IP
-    addresses in use: ``max_machines`` counts each template separately, so five templates may have five times as many
-    machines. Machines without a request count, too. The template whose request has waited longest is served first.
-    Default no cap."""
+    """Maximum number of machines of all templates together in this pool, in any phase, also of machines without a
+    request. Limits the cost and the IP addresses in use, which ``max_machines`` cannot do, because it counts each
+    template separately. The template whose request has waited longest is served first. Default no cap."""
     max_pending: Count = 1000
-    """Maximum number of requested machines of one template that do not run yet. The window never exceeds this number.
+    """Maximum number of created machines of one template that do not run yet. The window never exceeds this number.
     Default 1000."""
     initial_window: Count = 100
-    """Number of machines that are requested at first from a pool that has not made any yet. Each machine that runs lets
-    two more be requested. Default 100."""
+    """First window of a pool: the number of machines of one template that may be pending at once. Each machine that
+    runs widens the window by two; it is halved if most new machines fail. Default 100."""
     boot_deadline_seconds: Duration = 600.0
-    """Seconds after a machine's create until the machine must run. A new GKE node may take five minutes to join.
-    Default 600."""
+    """Seconds from a machine's create (or from its release, if a queue of the place held it) until the machine must
+    run. A new GKE node may take five minutes to join. Default 600."""
     early_loss_seconds: EarlySeconds = 300.0
-    """Seconds that a machine must run. A machine that ends earlier by itself counts as a failed boot, because HF
-    requests a new machine for each machine that it loses. Default 300.
+    """Minimum seconds that a machine must run. A machine that ends earlier by itself counts as a failed boot, which
+    slows creates. Otherwise such machines would be replaced without end, because HF requests a new machine for each
+    machine that it loses. Default 300.
 
-    Preempted, evicted, deleted and returned machines do not count, nor machines whose node is gone. Set a lower value
-    if machines are meant to end sooner; 0 sets no minimum. At most 3600, because the loop counts at most an hour for a
-    time in which it was stopped.
+    Preempted, evicted, expired, deleted and returned machines do not count, nor machines whose node is gone. Set a
+    lower value if machines are meant to end sooner; 0 sets no minimum. At most 3600: of a stop of the loop only an hour
+    counts, so with a higher limit an old machine could seem to have ended early.
     """
     announce_seconds: DurationOrZero = 3600.0
     """For machines with a known end (maximum run duration of instances, ``activeDeadlineSeconds`` of pods).
     getReturnRequests names such a machine this many seconds before its end, with the seconds left. At most a tenth of
-    the template's machines, but at least one, is named at a time, except in the last ten minutes. Default 3600."""
+    the template's machines (but at least one) is named at a time; in its last ten minutes each machine is named.
+    Default 3600."""
     least_life_seconds: DurationOrZero = 0.0
-    """Seconds that a machine must have left when it begins to run. A machine with an earlier known end counts as a
-    failed boot, and another machine is requested. Must be less than the lifetime that the place gives each machine.
-    Default 0, no minimum."""
+    """Minimum seconds until the known end of a machine that does not run yet. If less is left, the machine counts as a
+    failed boot, and another is created. Must be less than the lifetime that the place gives each machine, else every
+    machine fails. Default 0, no minimum."""
     down_seconds: DurationOrZero = 900.0
     """Seconds that a machine reported to HF may be not ready (its container crashes, or its readiness probe fails)
-    before it is deleted as lost. If more than a fifth of the pool's machines, and more than one, are not ready at once,
+    before it is deleted as lost. If more than one machine, and more than a fifth of the pool's, are not ready at once,
     all are kept, because the cause probably lies elsewhere. 0 never deletes such machines. Default 900."""
     spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
     """Seconds that a machine may wait in this pool before the template's next pool makes the machine instead. Default
-    180, but not for machines in a queue of the place (for example of Kueue): without this setting, they keep their
-    position until their request ends."""
+    180. A machine for which the place has no room moves at once. A machine in a queue of the place (for example of
+    Kueue) moves only if you set this; else it stays until its request ends."""
     lag_seconds: DurationOrZero = 0.0
-    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
-    Set a higher value if the place's lists lag. Default 0."""
+    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
+    apart. Set a higher value if the place's lists show new machines late. Default 0."""
     mass_loss_seconds: MassLossSeconds = 60.0
-    """For the case that more than a fifth of the pool's machines (and more than 5) vanish at once. Two lists without
-    these machines prove the loss if they begin at least this many seconds apart. 0 requires no more than
-    ``lag_seconds``. Default 60, at most 90.
+    """Stricter rule than ``lag_seconds`` if more than a fifth of the pool's machines (and more than 5) vanish at once.
+    Two lists without these machines then prove the loss if they begin at least this many seconds apart. With 0,
+    ``lag_seconds`` applies. Default 60, at most 90.
 
-    Before the proof no machine of the pool is created or deleted, and no loss is reported to HF, because one wrong list
-    must not cost the grid. A loss that an event explains is reported at once.
+    Before the proof no machine of the pool is created or deleted, and no loss is reported to HF, because HF gives up
+    each lost machine, and one list may be wrong. A loss that an event explains is reported at once.
     """
     observe_seconds: Duration = 1.0
-    """Seconds between two observations. Higher for a kind whose observations use up a quota. Default 1."""
+    """Seconds between two observations. Kinds whose observations use up a quota have a higher default. Default 1."""
     paused: Switch = False
     """True: no new machines are created in this pool; existing machines are kept and can be returned. Default false."""
     require_dns: Switch = False
@@ -200,9 +201,9 @@ class Compute(Section):
     """Use of the Compute Engine API."""
 
     calls_per_minute: Annotated[int, Field(ge=60), Expects("a whole number ≥ 60")] = 600
-    """Maximum number of calls that the provisioner sends to a project in any minute. Above this number observations
-    wait. Google's limit is about 1,500 for each kind of call and region, for everything in the project. 12 groups with
-    10,000 instances need about 200 calls a minute while no machine comes or goes. Read at the start. Default 600."""
+    """Maximum number of calls to a project in any minute. At this number observations wait; creates and deletes count,
+    but never wait. Google's limit is about 1,500 for each kind of call and region, for everything in the project. 12
+    groups with 10,000 instances in all need about 200 without changes. Read at the start. Default 600."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class Loop(Section):
     """The pace of the loop."""
 
     interval_seconds: Interval = 5.0
-    """Seconds between two cycles if no event wakes the loop. At most 15, because a loop that is silent for a minute
-    counts as dead. A lost wake-up delays the loop by no more than this time. Default 5."""
+    """Seconds between two cycles if no event wakes the loop, and so the longest delay if an event is lost. At most 15,
+    because a loop whose last cycle ended a minute ago counts as dead. Default 5."""
     floor_seconds: DurationOrZero = 0.5
     """Minimum seconds between two cycles of a busy loop, so that one plan covers several changes. Default 0.5."""
     act_seconds: Duration = 2.0
@@ -75,13 +75,14 @@ class Backoff(Section):
     """Delays before a pool that refuses machines is tried again."""
 
     first_seconds: Duration = 5.0
-    """Seconds from a refusal to the first probe. Each further refusal doubles this time, with jitter. Default 5."""
+    """Seconds from a refusal to the first probe (a create of one machine). Each further refusal doubles this time, with
+    jitter. Default 5."""
     last_seconds: Duration = 1800.0
     """Maximum seconds between two probes. With the default, a pool whose machines fail gets about fifty probes a day.
     Default 1800."""
     no_room_seconds: Duration = 180.0
-    """Maximum seconds between two probes of a pool that has no room (stock-out, quota). Such a probe costs one call,
-    and finds free capacity within minutes. Default 180."""
+    """Maximum seconds between two probes of a pool that has no room (stock-out, quota). Less than ``last_seconds``,
+    because such a probe costs only one call, and free capacity should be found within minutes. Default 180."""
 
 
 class Events(Section):
@@ -97,16 +98,16 @@ class Events(Section):
 
 class Budget(Section):
     """Limits on the cost of all machines together, by ``price_per_hour`` of their templates and pools. Once a budget is
-    used up, no more machines are requested (reason ``budget``); existing machines are never deleted because of a
+    used up, the loop creates no more machines (reason ``budget``); existing machines are never deleted because of a
     budget."""
 
     per_hour: Amount = None
-    """Maximum cost per hour of all existing and requested machines together. Bounds the cost, however many machines HF
-    requests. Default no limit."""
+    """Maximum cost per hour of all machines that exist or are being created, however many machines HF requests. Default
+    no limit."""
     per_month: Amount = None
-    """Maximum cost of the machines in a calendar month (UTC). Once this cost is reached, no more machines are requested
-    until the next month; running machines continue, so the cost may exceed this limit. If memory.json is lost, earlier
-    costs of the month are not counted. Default no limit."""
+    """Cost in a calendar month (UTC) from which the loop creates no more machines until the next month. Running
+    machines continue, so the month may cost more. If memory.json is lost, earlier costs of the month are not counted.
+    Default no limit."""
     currency: Text = "USD"
     """Currency of prices and budgets, for display. Amounts are not converted. Default USD."""
 
@@ -117,7 +118,7 @@ class Server(Section):
 
     token_file: OptionalSecretFile = None
     """File with the token that a reader has to send, on one line. The token is sent as ``Authorization: Bearer TOKEN``.
-    The file is read again when it changes. ``/healthz`` and ``/readyz`` answer without a token, but only by a status
+    The file is read again when it changes. Without a token, ``/healthz`` and ``/readyz`` still answer with a status
     code, because a platform's probes have no token. Default none, so everyone who reaches ``listen`` can read the
     pages."""
     tls_cert: OptionalFile = None
@@ -132,31 +133,33 @@ class TemplateSettings(Section):
     """Settings of the requests for machines of one template."""
 
     straggler_seconds: DurationOrZero = 180.0
-    """Seconds for which no machine of a request may change once most of its machines run (``straggler_share``). After
-    that the other machines fail and the request ends. With 0 they may boot until the request's deadline. Default 180.
+    """If most machines of a request run (``straggler_share``), and no machine of the request starts to run, is created
+    or fails for this many seconds, the other machines fail and the request ends. With 0, they may boot until the
+    request's deadline. Default 180.
 
     HF uses no machine of a request before the request ends, so one machine that never boots holds back all running
-    machines. A machine that boots after the end is deleted.
+    machines. A machine that boots after the end of its request is deleted.
     """
     straggler_share: Share = 0.9
-    """Share of a request's machines that must run before ``straggler_seconds`` counts. In a request for fewer than ten
-    machines, 0.9 means all machines: set a lower share if requests are small. Default 0.9."""
+    """Share of a request's machines that must run before ``straggler_seconds`` applies. In a request for fewer than ten
+    machines, 0.9 means all machines, so ``straggler_seconds`` has no effect: set a lower share if requests are small.
+    Default 0.9."""
 
     tries: CountOrZero = 3
-    """Number of failed tries after which a wanted machine fails, with the reason of the last try. With 0, only the
-    request's deadline ends the tries. Default 3.
+    """Number of failed tries after which a wanted machine fails, with the reason of the last try. With 0, the tries end
+    only with the time of the request (its deadline, or ``straggler_seconds``). Default 3.
 
-    A try is a create that is refused for good, a failed boot, or a machine that dies before its request ends. A
-    stock-out, a quota, a call that is throttled or not answered, and a change to another pool are no tries.
+    A try fails if the create is refused for good, the machine does not boot, or it dies before its request ends. A
+    stock-out, a quota, a call that is throttled or not answered, and a change to another pool do not count.
     """
     max_lifetime_seconds: Amount = None
     """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace. In this way a
     new image rolls out over the grid. A machine is deleted only when HF returns it. Default none, so machines never
     age.
 
-    At most a tenth of the template's machines, but at least one, is named at a time. While all pools of the template
-    back off, one machine is named, or none if a request waits for machines. A machine stays named if you remove this
-    setting.
+    At most a tenth of the template's machines (but at least one) is named at a time. While no pool of the template can
+    replace a machine (all are paused, unreachable or back off), one machine is named, or none if a request waits for
+    machines. A machine stays named if you remove this setting.
     """
     price_per_hour: Price = None
     """Cost of a machine of this template per hour, in any pool. For templates that share a pool and differ in size.
@@ -179,7 +182,7 @@ SECTIONS: Mapping[str, type[Section]] = {
 
 
 class Settings(Section):
-    """The whole configuration. Paths are absolute or relative to the working directory, never to the file."""
+    """The whole configuration. Relative paths in the file start at the directory of the file."""
 
     id: Label
     """The provisioner's id, which is also a label value on pods. Two provisioners that share a namespace need different
@@ -188,35 +191,38 @@ class Settings(Section):
     """First part of machine names. Two provisioners that share a MIG need different prefixes. Default
     ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf."""
     request_deadline_minutes: Duration = 60.0
-    """Minutes until the missing machines of a request fail. Until then HF counts these machines as supply. Default
-    60."""
+    """Minutes after which a request ends and its missing machines fail. Until then HF counts these machines as supply,
+    and requests no others instead. Default 60."""
     return_deadline_minutes: Duration = 60.0
-    """Minutes until a return that cannot be carried out ends with an error. Default 60."""
+    """Minutes after which a return request ends with an error if one of its machines may still exist. Default 60."""
     orphan_grace_minutes: Duration = 10.0
-    """Minutes that an orphan is observed before it is deleted, so that an operator can notice a mistake. Default 10."""
+    """Minutes that an orphan (a machine of this provisioner without a request) is observed before it is deleted, so
+    that an operator can notice a mistake. Default 10."""
     orphan_cap_per_hour: CountOrZero = 20
-    """Maximum number of orphans that are deleted per hour. Limits the damage of a wrong state file. 0 keeps all
-    orphans. Default 20."""
+    """Maximum number of orphans that are deleted per hour. Limits the damage if wrong state files make good machines
+    seem to be orphans. 0 keeps all orphans. Default 20."""
     cancel_after_minutes: Duration = 30.0
-    """Minutes without a poll of HF for a request, after which the request is cancelled. Only minutes in which HF polls
-    for other requests count. Default 30."""
+    """If HF makes other calls for this many minutes without polling a request, the request is cancelled. After five
+    minutes without any call of HF, the count starts again. Default 30."""
     retention_hours: DurationOrZero = 24.0
     """Hours that a request stays in the files after HF has seen its end, because HF may poll for the request again.
     Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """Hours after which a machine that was reported to HF, but is in no list of HF, is deleted as an orphan. The cap
-    and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that call
-    getReturnRequests with all their hosts. Default none, so the machine is only shown."""
+    """A machine that was reported to HF is deleted as an orphan if HF's lists do not name it for this many hours. The
+    cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that call
+    getReturnRequests with all their hosts. Default none: the machine is only shown."""
     adopt_prefixes: AdoptPrefixes = ()
     """Name prefixes of another provider's machines that a return may delete. For a migration. Google's connector names
     instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
 
-    The connector's operator does not make deleted pods again, but each of its pods has a finalizer. Let the operator
-    run until the last pod is gone. Without the operator a pod stays terminating, and its return fails.
+    Each pod of the connector has a finalizer that only the connector's operator removes. So let the operator run until
+    the last pod is gone; it does not make deleted pods again. Without the operator a pod stays terminating, and its
+    return fails.
     """
     usage_days: UsageDays = 92
-    """Days of machine-hours that are kept for `provisioner usage`. At least 32, because the month's budget is computed
-    from these days. Each day adds a line to memory.json per template, pool and account. Default 92, a quarter."""
+    """Days of machine-hours that are kept for `provisioner usage`. At least 32, because a whole month's cost is
+    computed from these days. Each day adds a line to memory.json per template, pool and account. Default 92, a
+    quarter."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()

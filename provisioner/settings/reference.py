@@ -29,7 +29,8 @@ HEAD = """# Settings
 `provisioner settings` prints this page, and `provisioner settings -o schema` the same as a JSON schema for editors
 ([config/provisioner.schema.json](../config/provisioner.schema.json)). `provisioner check` reads a file and reports all
 mistakes in it at once. Times have the unit at the end of the setting's name; paths are relative to the directory of
-provisioner.yaml. Some defaults come from HostFactory's own files or the environment; the setting's text says so.
+provisioner.yaml. If a default is empty, the setting's text explains it. HF is HostFactory;
+[ARCHITECTURE.md](../ARCHITECTURE.md#the-words) explains other words, such as window, place and orphan.
 
 Complete files with reasons as comments: [config/production](../config/production/provisioner.yaml) to start from, and
 [config/demoinst](../config/demoinst/provisioner.yaml), which has short times for a demonstration.

@@ -66,10 +66,10 @@ class CreateCommand(Section):
     argv: Argv
     """Program and arguments. No shell runs them. No default."""
     id: Pattern
-    """Regular expression with the group ``id``, which finds the id of the new job in the output. A success without an
-    id counts as uncertain. No default."""
+    """Regular expression with the group ``id``, which finds the id of the new job in the output. After a success
+    without an id, the loop reads the list before it runs the program again. No default."""
     at_once: Calls = 4
-    """Number of processes at a time. Default 4."""
+    """Maximum number of processes at a time. Default 4."""
 
 
 class ListCommand(Section):
@@ -79,8 +79,8 @@ class ListCommand(Section):
     argv: Argv
     """Program and arguments. No default."""
     format: Format
-    """Format of the output: ``json``; ``csv`` with a header line; ``separated``: columns between ``separator``, without
-    a header; ``xml``; ``lines``: each line is matched by ``match``. No default."""
+    """Format of the output. ``json``; ``xml``; ``csv``: with a header line; ``separated``: columns between
+    ``separator``, without a header; ``lines``: each line is matched by ``match``. No default."""
     items: OptionalText = None
     """Position of the records in the output. For json, the key of the records' list, or a pointer such as
     ``/data/jobs``; for xml, a path such as ``.//job_list``. Default for json: the document itself is the list."""
@@ -101,8 +101,8 @@ class ListCommand(Section):
     host: OptionalText = None
     """Name or address of the host of all machines, if the list does not show the host. Default none."""
     empty: Ending | None = None
-    """Exit code and output of the command if there are no jobs. Set this for a command that prints no list in this
-    case. Default none: an empty output fails the observation."""
+    """Exit code and output that mean that there are no jobs. Set this for a command that prints no list in this case.
+    Default none: an empty output fails the observation."""
 
 
 class DeleteCommand(Section):
@@ -112,12 +112,12 @@ class DeleteCommand(Section):
     """Program and arguments. The arguments must contain ``{id}``, because some schedulers end other jobs if no id is
     given. Default none; ``pending`` and ``running`` are then needed."""
     pending: OptionalArgv = None
-    """Program and arguments for a machine that waits, if the place needs another command for such a machine. Default
+    """Program and arguments for a machine that waits in a queue, if the place needs another command for it. Default
     ``argv``."""
     running: OptionalArgv = None
-    """Program and arguments for a machine that does not wait; default ``argv``."""
+    """Program and arguments for any other machine; default ``argv``."""
     gone: Ending | None = None
-    """Exit code and output of the command if the machine is already gone. Default none."""
+    """Exit code and output that mean that the machine is already gone. Default none."""
 
 
 class States(Section):
@@ -163,15 +163,16 @@ class CommandPool(Pool):
     states: States
     """The place's words for states. No default."""
     errors: Errors = ()
-    """Error classes by the output of a failed program; the first match counts. A failure without a match is ``other``.
-    A match in the error output of the list command counts even if the exit code is 0. Default none."""
+    """Error classes for failed programs, by their output; the first match counts. A failure that matches no entry has
+    the class ``other``. A match in the error output of the list command counts even if the exit code is 0. Default
+    none."""
     reasons: Errors = ()
-    """Error classes by the reason why a job waits. A class such as quota sends the machine to the next pool. A wait for
-    any other reason is no error. Default none."""
+    """Error classes for jobs that wait, by the reason in the list. With ``quota`` or ``stockout`` the machine moves to
+    the next pool at once. A wait for any other reason is no error. Default none."""
     user: OptionalText = None
     """User of the jobs, the value of ``{user}`` in arguments. Default none."""
     variables: Variables = Field(default_factory=dict)
-    """Further placeholders in arguments, with their values. Default none."""
+    """Further placeholders for arguments, with their values. Default none."""
     template_variables: Mapping[str, Variables] = Field(default_factory=dict)
     """Other values of ``variables`` for single templates, by templateId. Every variable needs a value in ``variables``,
     too. Default none."""
@@ -184,17 +185,18 @@ class CommandPool(Pool):
     credentials_variable: Text = "PLACE_TOKEN"
     """Environment variable with the content of ``credentials``. Default PLACE_TOKEN."""
     time_out_seconds: TimeOut = 30.0
-    """Seconds that a program may run. After that it is ended, and 5 seconds later killed with all its processes. At
-    most 30, because a new loop waits for the old loop's programs. Default 30."""
+    """Seconds that a program may run. Then its processes get SIGTERM, and SIGKILL 5 seconds later. At most 30, because
+    a new loop waits only about 45 seconds for the old loop's programs. Default 30."""
     calls_per_minute: Calls = 120
     """Maximum number of programs that are started in any minute. Default 120."""
     exclusive: Switch = True
     """True: no two machines share a host and its name. Set false if the place does not guarantee this. Default true."""
     cleanup: Switch = False
-    """True: the place keeps records of ended jobs until the delete command deletes the records. Default false."""
+    """True: the place keeps records of ended jobs, which the loop has to remove with the delete command. Default
+    false."""
     lag_seconds: DurationOrZero = 30.0
-    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
-    Many schedulers list a new job late. Default 30."""
+    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
+    apart. Default 30, because many schedulers list a new job late."""
     observe_seconds: Duration = 10.0
     """Seconds between two observations. Each observation runs a program. Default 10."""
 

@@ -41,9 +41,9 @@ class GkePool(Pool):
     context: OptionalText = None
     """Context within the kubeconfig. Default the kubeconfig's current context."""
     endpoint: Endpoint = None
-    """Address of the cluster's API server, with Google credentials, instead of a kubeconfig. An address with http://
-    (the embedded cloud) gets no credentials. ``PROVISIONER_EMBEDDED_CLOUD`` in the environment replaces the cluster and
-    the login of every pool. Default none."""
+    """Address of the cluster's API server, instead of a kubeconfig. The loop then logs in with Google credentials. An
+    address with http:// (the embedded cloud) gets no credentials. ``PROVISIONER_EMBEDDED_CLOUD`` in the environment
+    replaces the cluster and the login of every pool. Default none."""
     ca_file: OptionalCarriedFile = None
     """Certificate authority (PEM) of ``endpoint``. Default ``ca_bundle``, else the system's authorities, which include
     the authority of a GKE cluster's DNS endpoint."""
@@ -51,14 +51,14 @@ class GkePool(Pool):
     """Key file of a service account, or configuration of a workload identity federation, for ``endpoint``. Default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
-    """If a pod that we deleted is still terminating this many seconds after the end of its grace period, it is deleted
-    by force. The pod's containers may still run on a node that is cut off: set this only if that is acceptable. Default
+    """A pod that the loop has deleted is deleted by force if it is still terminating this many seconds after its grace
+    period. The pod's containers may still run on a node that is cut off: set this only if that is acceptable. Default
     never."""
 
     loss_events: Switch = True
-    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template. Of many
-    losses at once, ten get an Event, and one more Event counts the others. This needs the right to create events. If
-    the right is missing, the log says so once, and no further Event is written. Default true."""
+    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template. If many are
+    lost at once, ten get an Event, and one more Event for each pool counts the others. Without the right to create
+    events, the log says so once, and no further Event is written. Default true."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 

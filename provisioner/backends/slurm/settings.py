@@ -77,8 +77,8 @@ class SlurmPool(Pool):
     ca_file: OptionalCarriedFile = None
     """Certificate authority (PEM) of slurmrestd. Default ``ca_bundle``, else the system's authorities."""
     lag_seconds: DurationOrZero = 0.0
-    """Two observations without a machine prove that the machine is gone if they begin at least this many seconds apart.
-    Default 0, because slurmctld lists a job as soon as it has accepted the job."""
+    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
+    apart. Default 0, because slurmctld lists a job as soon as it has accepted the job."""
     observe_seconds: DurationOrZero = 5.0
     """Seconds between two observations. A list of 1,000 jobs costs slurmctld half a second; all pools of a cluster
     share the list. Default 5."""
