@@ -133,8 +133,8 @@ class TemplateSettings(Section):
     """Settings of the requests for machines of one template."""
 
     straggler_seconds: DurationOrZero = 180.0
-    """If most machines of a request run (``straggler_share``), and no machine of the request starts to run, is created
-    or fails for this many seconds, the other machines fail and the request ends. With 0, they may boot until the
+    """If most machines of a request run (``straggler_share``), and for this many seconds no machine of the request
+    starts to run, is created or fails, the other machines fail and the request ends. With 0, they may boot until the
     request's deadline. Default 180.
 
     HF uses no machine of a request before the request ends, so one machine that never boots holds back all running
@@ -208,9 +208,9 @@ class Settings(Section):
     """Hours that a request stays in the files after HF has seen its end, because HF may poll for the request again.
     Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """A machine that was reported to HF is deleted as an orphan if HF's lists do not name it for this many hours. The
-    cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that call
-    getReturnRequests with all their hosts. Default none: the machine is only shown."""
+    """If for this many hours HF's lists do not name a machine that was reported to HF, the machine is deleted as an
+    orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that
+    call getReturnRequests with all their hosts. Default none: the machine is only shown."""
     adopt_prefixes: AdoptPrefixes = ()
     """Name prefixes of another provider's machines that a return may delete. For a migration. Google's connector names
     instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
