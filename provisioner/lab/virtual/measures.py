@@ -30,7 +30,7 @@ AMOUNTS = {
     "unproven_minutes": Measure(
         "unproven\nmin", "minutes from each machine's create until the machine runs or ends; sum of all machines"
     ),
-    "idle_hours": Measure("idle\nh", "hours of running machines that are more than wanted; sum of all machines", 1),
+    "idle_hours": Measure("idle\nh", "hours for which machines beyond the wanted number ran; sum of all machines", 1),
     "cost": Measure("cost", "hours of each machine, times the price of its pool; sum of all machines", 1),
     "created": Measure("made", "machines made"),
 }
@@ -49,7 +49,7 @@ LAWS = {
     "answer": Measure(
         "wrong\nanswer", "answers that no provider may give, and requests that did not end by their deadline"
     ),
-    "hold": Measure("held\nback", "creates and deletes that a hold forbade"),
+    "hold": Measure("held\nback", "creates and deletes that were made although a hold forbade them"),
     "books": Measure(
         "books",
         "runs in which the number of machines made is not the number of machines gone plus the number that exist",
