@@ -1,7 +1,7 @@
 """The stage of the cases: an embedded cloud, and on it a provider instance for each case.
 
-HostFactory's calls run in the test's process. If a case is about processes, the calls are processes. The loop is the
-real loop, in a thread of the test.
+HostFactory's calls run in the test's process. A case that tests processes starts a process for each call instead. The
+loop is the real loop, in a thread of the test.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def life_in_a_group(cloud: Simulator, spec: MigSpec) -> None:
 
 
 def life_in_a_namespace(cloud: Simulator, directory: Path) -> None:
-    """Try to make a pod, make it twice, and read Events while it waits for a node. Record the loss of the pod, and
-    delete it."""
+    """Create a pod as a dry run, then really, then again under the same name. Read Events while it waits for a node.
+    Record the loss of the pod, and delete it."""
     spec = directory / "pod.yaml"
     spec.write_text("containers: [{name: main, image: busybox}]\n")
     pool = GkePool(name="g", namespace="symphony", pod_spec=spec, endpoint=cloud.kubernetes)

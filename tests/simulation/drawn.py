@@ -180,8 +180,10 @@ WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 
 @st.composite
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
-    """Draw an event in the first quarter of an hour. If it changes pools, the change lasts at most a quarter of an
-    hour; unless ``heals``, it can also last until the end of the run."""
+    """Draw an event that begins in the first 15 minutes of the run.
+
+    A change of pools ends after at most 15 minutes. If ``heals`` is False, some changes last until the end of the run.
+    """
     event: Body = {"at_minutes": draw(MOMENTS)}
     if draw(st.booleans()):
         change = draw(some_of(BEHAVIOUR, 2, least=1))

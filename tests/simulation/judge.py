@@ -432,7 +432,7 @@ class Judge:
     def _check_constant(self, id_: str, answer: Answer) -> None:
         """Check that an answer stays once it is terminal (law: a terminal answer stays).
 
-        It may change only while HF has not read it: if the request is cancelled, or if HF returned machines of the
+        It may change only if HF has not read it yet, and the request was cancelled or HF returned machines of the
         request. After a loss of memory, details may be missing.
         """
         before = self._answers.get(id_)

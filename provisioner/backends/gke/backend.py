@@ -163,8 +163,8 @@ class GkeBackend:
 
     @translated_errors(ErrorClass.UNAVAILABLE)
     def _create(self, spec: PodSpec, create: Create) -> Mapping[str, Failure]:
-        """Create one pod. If the server accepts the pod, the next observation contains it. A late watch does not
-        matter."""
+        """Create one pod. If the server accepts the pod, the next observation contains it, even if the watch has not
+        reported it yet."""
         asked: PodSpec | None = spec
         try:
             pod = self._send(spec, create)

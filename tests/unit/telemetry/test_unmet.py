@@ -59,7 +59,7 @@ OTHERS = [letter * 10 for letter in "cdefg"]
 
 
 def full(*records: RequestRecord) -> Memory:
-    """Return a memory of requests while pool ``a`` has no room."""
+    """Return the loop's memory of a time when pool ``a`` has no room for the requests."""
     return memory(*records, windows={("a", TEMPLATE): FULL})
 
 
