@@ -180,8 +180,8 @@ class DataLock:
       taking the lock again and again. ``tests/bench/bench_writers.py`` measures this.
     * A process whose time is up without the turn still tries for the lock once. So a stopped process with the turn does
       not block the others.
-    * The lock file records the last generation after the data is durable. So the record is ahead of the data only
-      during a restore (``note``).
+    * A writer first makes the data durable, then records its generation in the lock file. A restore records the
+      generation first (``note``). Only then is the record ahead of the data.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:

@@ -66,8 +66,10 @@ def test_trimming_is_taken_up_again_wherever_it_ended(end: Callable[[str], None]
 
 
 def trimmed_but_for(before: int, at: int, end: Callable[[str], None]) -> set[str]:
-    """Run ``before`` cycles, then end the next cycle at its step ``at``. Check that all ids have left the files some
-    time later. Return the name of the step."""
+    """Run some cycles (``before``: their number), then end the next cycle at a step (``at``: its place).
+
+    Check that all ids have left the files some time later. Return the name of the step.
+    """
     places: set[str] = set()
 
     def ends(where: str) -> None:

@@ -244,8 +244,10 @@ class GroupObserver:
 
 
 def leaving_names(before: Set[str], members: Mapping[str, Member], standing: Set[str]) -> Set[str]:
-    """Return the members that are leaving, and former members whose instances a list still shows. Such a list may be
-    late. ``standing``: names of the instances that the lists show."""
+    """Return the members that are leaving, and former members whose instances are still listed.
+
+    ``standing``: the listed instances' names. An instance may be gone already, because a list may be late.
+    """
     leaving = {name for name, member in members.items() if member.action in LEAVING_ACTIONS}
     return leaving | (before & standing - members.keys())
 

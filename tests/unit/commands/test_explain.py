@@ -317,7 +317,7 @@ STANDS: dict[str, tuple[Memory, dict[str, Any], str, Sequence[str]]] = {
             ],
         },
         "a",
-        ["It is paused", ".*route", ".*deletes since", ".*creates of template T", "It has latched", "T: 1 missing", "Machines"],
+        ["It is paused", ".*route", ".*deletes since", ".*of template T", "It has latched", "T: 1 missing", "Machines"],
     ),
 }  # fmt: skip
 
