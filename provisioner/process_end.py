@@ -10,9 +10,14 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
@@ -25,6 +30,11 @@ _cleanups: list[Callable[[], None]] = []
 """The ``undo`` functions of the active ``interruptible`` blocks."""
 _kills: list[Callable[[], None]] = []
 """Functions that end the processes of the active ``ends_process`` blocks."""
+_starts: list[object] = []
+"""An entry for each program that a thread starts at this moment. Its process is not known yet."""
+
+START_SECONDS = 2.0
+"""Longest time for which the end of this process waits for programs that are being started."""
 
 
 class CommandFailed(Exception):
@@ -70,8 +80,12 @@ def ignore_signals() -> None:
 
 
 def end(code: int = INTERRUPTED) -> None:
-    """End the process after all registered clean-ups. Do not wait for threads, because they may wait for clouds."""
+    """End the process after all registered clean-ups. Do not wait for threads, because they may wait for clouds. Only
+    wait until they have started their programs, because these programs must end, too."""
     ignore_signals()
+    deadline = time.monotonic() + START_SECONDS
+    while _starts and time.monotonic() < deadline:
+        time.sleep(0.001)
     for undo in (*_kills, *reversed(_cleanups)):
         undo()
     atexit._run_exitfuncs()
@@ -94,17 +108,22 @@ def interruptible(undo: Callable[[], None] = lambda: None) -> Iterator[None]:
 
 
 @contextmanager
-def ends_process(process: int) -> Iterator[None]:
-    """Inside the block, let Ctrl-C first end the process group ``process``, and then this process. Safe in any
-    thread."""
+def ends_process(start: Callable[[], Popen[bytes]]) -> Iterator[Popen[bytes]]:
+    """Start a program that leads a process group. Inside the block, let Ctrl-C first end this group, and then this
+    process. Safe in any thread."""
 
     def kill() -> None:
         with suppress(ProcessLookupError):
-            os.killpg(process, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
-    _kills.append(kill)
+    _starts.append(kill)
     try:
-        yield
+        process = start()
+        _kills.append(kill)
+    finally:
+        _starts.remove(kill)
+    try:
+        yield process
     finally:
         _kills.remove(kill)
 

@@ -36,17 +36,20 @@ def run_program(
     if the program cannot be run. After TimeoutError or TooMuchOutput, the program's processes get SIGTERM, and SIGKILL
     ``grace`` seconds later.
     """
-    with subprocess.Popen(
-        argv,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    ) as process:
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    with ends_process(start) as process, process:
         try:
-            with ends_process(process.pid):
-                output, errors = _read_outputs(process, seconds, most_bytes)
+            output, errors = _read_outputs(process, seconds, most_bytes)
         except (subprocess.TimeoutExpired, TooMuchOutput) as error:
             _end_group(process, grace)
             if isinstance(error, TooMuchOutput):

@@ -243,3 +243,31 @@ def test_ctrl_c_ends_the_check_of_an_installation(tmp_path: Path) -> None:
     errors = process.communicate(timeout=WAIT * PATIENCE)[1]
     assert (errors, process.returncode) == ("", 130)
     assert not list(hf.work.iterdir())
+
+
+STARTING = """
+import os, signal, subprocess, threading
+from provisioner import process_end
+from provisioner.backends.processes import run_program
+
+ending, ignore_signals, start = threading.Event(), process_end.ignore_signals, subprocess.Popen
+
+def slow_start(*arguments, **options):
+    process = start(*arguments, **options)
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    ending.wait()  # this process is ending, and run_program does not know the program's process yet
+    return process
+
+process_end.ignore_signals = lambda: (ignore_signals(), ending.set())
+subprocess.Popen = slow_start
+process_end.follow()
+threading.Thread(target=run_program, args=(["sleep", "300"], {}), kwargs={"seconds": 300, "most_bytes": 1}).start()
+threading.Event().wait()
+"""
+
+
+def test_ctrl_c_ends_a_program_that_a_thread_is_starting() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTING], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 130
+    until(lambda: not Path(f"/proc/{int(done.stdout)}").exists(), 10.0, what="the program has ended")
