@@ -32,9 +32,9 @@ def test_a_client_is_its_address_or_its_network_of_ipv6(host: str, network: str)
         f"| a line of the head | {http_connections.LINE_BYTES // 1024} kB |",
         f"has taken the response | {http_connections.RESPONSE_SECONDS:g} s |",
         f"have not taken yet | {http_connections.UNSENT_BYTES >> 20} MiB |",
-        f"| connections | {http_connections.CONNECTIONS}, and 1/{http_connections.SHARE} of",
+        f"connections | the smaller of {http_connections.CONNECTIONS} and 1/{http_connections.SHARE} of",
         f"is {http_connections.LEAST_SECONDS:g} s old",
-        f"After {authentication.LOGINS} wrong tokens within {authentication.LOGIN_SECONDS:g} s",
+        f"more than {authentication.LOGINS} wrong tokens within {authentication.LOGIN_SECONDS:g} s",
         f"each after a pause of {authentication.WRONG_SECONDS:g} s",
     ],
 )
