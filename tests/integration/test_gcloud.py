@@ -34,8 +34,8 @@ AT_ONCE = {"mig": {"call": 0, "operation": 0.1, "schedule": 0, "boot": 0.1, "del
 
 
 def test_gcloud_knows_the_lines_that_findings_give(tmp_path: Path) -> None:
-    """Add an invalid flag to each command line, so that nothing is changed. gcloud must complain only about this
-    flag."""
+    """Add an invalid flag to each command line, so that gcloud changes no resource. gcloud must complain only about
+    this flag."""
     pool = MigPool(name="m", project="p", zone=SPEC.zone, group="g")
     policy, repair = group_findings(pool, {"updatePolicy": {"type": "PROACTIVE"}})
     update = f"{_line(policy)} {_line(repair).rpartition(' ')[2]}"
