@@ -80,8 +80,8 @@ def ignore_signals() -> None:
 
 
 def end(code: int = INTERRUPTED) -> None:
-    """End the process after all registered clean-ups. Do not wait for threads, because they may wait for clouds. Only
-    wait until they have started their programs, because these programs must end, too."""
+    """End the process after all registered clean-ups. Do not wait for threads, because they may wait for clouds. If a
+    thread is just starting a program, wait until it has started, so that the program is killed, too."""
     ignore_signals()
     deadline = time.monotonic() + START_SECONDS
     while _starts and time.monotonic() < deadline:

@@ -36,7 +36,7 @@ class FileUse(Enum):
 
 
 def file_use(field: FieldInfo) -> FileUse | None:
-    """Return the ``FileUse`` that marks a setting that names a file; None if the setting has no mark."""
+    """Return the ``FileUse`` of a setting; None if the setting has none. It marks settings that name a file."""
     return next((note for note in all_notes(field) if isinstance(note, FileUse)), None)
 
 

@@ -84,10 +84,10 @@ def format_expected(words: str, value: object) -> str:
 
 
 def suggestion(word: str, names: Collection[str], *, many: bool = False) -> str:
-    """Return the last part of a message about an unknown word. This part names a known name with similar spelling, or
-    else lists the known names.
+    """Return the last part of a message about an unknown word. This part names the known name with the most similar
+    spelling. If no name is similar, this part lists the known names.
 
-    ``many``: True if there may be thousands of names. The list then has only the first names.
+    ``many``: True if there may be thousands of names. Only the beginning of the list is then shown.
     """
     if near := difflib.get_close_matches(word, names, n=1):
         return f"; did you mean {near[0]!r}?"

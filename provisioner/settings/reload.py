@@ -97,7 +97,8 @@ class Configuration:
         ]
 
     def _get_signature(self, directory: object) -> object:
-        """Return a value that changes with ``directory`` and with each file that the settings name."""
+        """Return a value that changes when a file that the settings name changes. ``directory``: the signature of the
+        directory, which is part of the value."""
         sections = (self.settings, self.settings.server, *self.settings.pools.values())
         return directory, signature(value for part in sections for _, value in part if isinstance(value, Path))
 

@@ -111,8 +111,8 @@ def find_waiting(path: str, facts: Terms) -> list[BatchedWrite]:
     """Return the posted writes for the data at ``path`` whose owners still wait. Remove the posted writes of dead
     processes.
 
-    ``facts``: the properties of the data. An unreadable posted write stays, and so does a posted write for other data.
-    The owner also waits for the lock, and then writes the documents itself.
+    ``facts``: the properties of the data. Leave a posted write in place if it is unreadable or is for data with other
+    properties. Its owner writes the documents itself when it gets the lock.
     """
     directory, prefix = os.path.dirname(path), _prefix(path)
     names: list[str] = []

@@ -46,7 +46,8 @@ class StateStorage(Storage):
         return self._checked(parse(self._path, read_whole(self._path, self._advice), self._advice))
 
     def read_before(self, name: str) -> Tables:
-        """Return the tables before the table ``name``. If the file does not have our own form, return all tables.
+        """Return the tables that precede the table ``name`` in the file. If the file does not have our own form, return
+        all tables.
 
         This call is faster than ``read`` if the last table is large. It checks only the last bytes of the unread part.
         These bytes show whether the file was cut off. Raises the errors of ``read``.

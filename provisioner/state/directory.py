@@ -294,7 +294,8 @@ class StateDir(StateFiles):
         return {name: loss for name, loss in lost.items() if name not in returned}
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF. Return the maxNumbers to show, and the path of the record.
+        """Record and return the maxNumbers that HF is shown, by template. If HF was shown a higher number before, that
+        number stays. Also return the path of the record.
 
         Raises StateError.
         """

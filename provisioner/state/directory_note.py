@@ -22,8 +22,8 @@ KEPT = 5
 
 
 def read_note(path: str, directory: str) -> list[str]:
-    """Return the directories in the note at ``path``, the newest last; empty if the note cannot be read. If
-    ``directory`` is one of them, an empty text takes its place."""
+    """Return the directories in the note at ``path``, the newest last; empty if the note cannot be read. An empty text
+    stands for ``directory`` itself."""
     with suppress(OSError, ValueError):
         own, noted = os.path.realpath(directory), read_own(path) if path.endswith(SUFFIX) else b""
         return ["" if one == own else one for one in noted.decode().splitlines()]

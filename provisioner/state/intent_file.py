@@ -151,8 +151,9 @@ class IntentFile(StateFile):
         )
 
     def _observe(self, newest: int, create_for: str | None) -> tuple[Condition, Tables]:
-        """Return the condition of the file and its tables. If the file is missing, the tables are new. Raises
-        StateMissing if the file is missing although memory exists, or was never made and ``create_for`` is None."""
+        """Return the condition of the file and its tables. If the file is missing, return new tables for the
+        provisioner ``create_for``. Raises StateMissing if memory shows that the file was lost. Also raises StateMissing
+        if the file was never made and ``create_for`` is None."""
         try:
             tables = self.load()
         except StateMissing:

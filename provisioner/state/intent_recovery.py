@@ -96,8 +96,8 @@ class Recovery:
     def latched(self) -> bool:
         """Return True if the brake is latched, or if a loop will latch the brake because of intent.
 
-        Return False if memory is lost. The next loop then rebuilds memory and latches the brake for this reason. An
-        operator has to see the reason before releasing the brake.
+        Return False if memory is lost, because no brake can be released yet. First the next loop must rebuild memory
+        and latch the brake, and an operator must see the reason.
         """
         memory = self.files.memory if self.files.is_fine("memory") else None
         return memory is not None and (memory.brake is not None or self.intent is not None)

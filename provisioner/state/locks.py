@@ -180,8 +180,8 @@ class DataLock:
       taking the lock again and again. ``tests/bench/bench_writers.py`` measures this.
     * A process whose time is up without the turn still tries for the lock once. So a stopped process with the turn does
       not block the others.
-    * A writer first makes the data durable, then records its generation in the lock file. A restore records the
-      generation first (``note``). Only then is the record ahead of the data.
+    * A writer first makes the data durable, then records its generation in the lock file. Only a restore records the
+      generation first (``note``), so that the data of an interrupted restore counts as old.
     """
 
     def __init__(self, path: str, wait: float = LOCK_WAIT) -> None:
@@ -319,7 +319,7 @@ def is_gone(holder: Mapping[str, Any]) -> bool:
 
 
 def _exists(pid: int) -> bool:
-    """Return True if this host has such a process, or may have it."""
+    """Return True if this host has, or may have, a process with this pid."""
     with suppress(PermissionError, OverflowError):
         try:
             os.kill(pid, 0)

@@ -90,8 +90,8 @@ class LoopLock(locks.LockFile):
         return find_fate(self.holder(), is_held=self.is_held())
 
     def has_calls(self) -> bool:
-        """Return True if calls to a cloud may still be under way. The last holder may have made these calls, or the
-        loop for which the last holder waited."""
+        """Return True if calls to a cloud may still be under way. These may be calls of the last holder, or of the loop
+        for which the last holder waited."""
         holder = self.holder()
         is_open = bool(holder.get("pid")) and not holder.get("ended")
         return is_open and (bool(holder.get("waits_until")) or not locks.is_gone(holder))

@@ -249,8 +249,8 @@ class ConfigMarks(Located):
 def differences(read: Mapping[Side, Sequence[ConfigMark]]) -> list[Difference]:
     """Return each of HF's two files that the two sides have read with different contents. The function is pure.
 
-    The scripts' last read must be later than the loop's last read. An earlier read does not show the content that the
-    scripts would read now.
+    If the loop has read the files later than the scripts, return no file, because the scripts' next read may show the
+    same contents.
     """
     scripts, loop = read["scripts"], read["loop"]
     if not scripts or not loop or scripts[0].at <= loop[0].at:

@@ -55,10 +55,10 @@ class ScriptState(Protocol):
         """Record the hosts that HF lists. The record is only a hint for the loop."""
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF, by template id. A higher number that HF was shown before
-        stays.
+        """Record and return the maxNumbers that HF is shown, by template id. If HF was shown a higher number before,
+        that number stays.
 
-        Return the maxNumbers to show, and a text that says where an operator finds the record.
+        Also return a text that says where an operator finds the record.
         """
 
     def note_read(self, digests: Digests) -> None:
@@ -195,8 +195,8 @@ class LoopTurn(Protocol):
         """Return the operator's next step if the holder is a stopped process (SIGSTOP) of this host; empty if not."""
 
     def has_calls(self) -> bool:
-        """Return True if calls to a cloud may still be under way. The last holder may have made these calls, or the
-        loop for which the last holder waited."""
+        """Return True if calls to a cloud may still be under way. These may be calls of the last holder, or of the loop
+        for which the last holder waited."""
 
     def epoch(self) -> int:
         """Return the current epoch. A loop with another epoch was replaced by a newer loop."""

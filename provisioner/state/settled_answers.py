@@ -1,7 +1,8 @@
 """The protocol that settles terminal answers. A request id has a row of entries. Entries never change, and the last
 entry counts.
 
-A process creates an entry at the next free position. So only one process succeeds (law: a terminal answer stays).
+If several processes create an entry at the next free position, only one process succeeds (law: a terminal answer
+stays).
 """
 
 from __future__ import annotations

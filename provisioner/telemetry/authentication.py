@@ -83,10 +83,10 @@ class _FileValue(Generic[Value]):
     def __init__(
         self, make: Callable[..., Value], files: Sequence[Path], failure_message: str, *, is_kept: bool = False
     ) -> None:
-        """Compute the value by ``make``. Raise AccessError if ``make`` raises AccessError.
+        """Compute the value by calling ``make`` with the files. An AccessError of ``make`` is passed on.
 
-        If a file becomes unusable later, log ``failure_message``. ``is_kept``: True if the old value then stays; False
-        if the value becomes None.
+        If ``make`` raises AccessError later, log ``failure_message``. ``is_kept``: True if the old value then stays;
+        False if the value becomes None.
         """
         self._make, self._files, self._failure_message, self._is_kept = make, files, failure_message, is_kept
         self._signature = signature(files)

@@ -20,7 +20,7 @@ from provisioner.telemetry.pool_status import PoolStatus
 
 
 def get_loop_time(memory: Memory, wall: float) -> float:
-    """Return the loop time of the next loop. ``wall``: the wall clock time at which that loop starts."""
+    """Return the loop time at which the next loop starts. ``wall``: the wall clock time of this start."""
     return memory.written.time + max(0.0, wall - memory.written.wall)
 
 

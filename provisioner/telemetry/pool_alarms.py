@@ -30,7 +30,8 @@ FAILING = {
 
 
 def unseen_documents(pool_status: PoolStatus) -> list[dict[str, Any]]:
-    """Return a document for each unseen pool. ``since``: the time, or None if unknown. ``text``: the reason."""
+    """Return a document for each unseen pool. ``since``: the time since which the pool is unseen; None if unknown.
+    ``text``: the reason."""
     began = {pool: format_utc(since) for pool, since in pool_status.unseen_since.items()}
     return [{"pool": pool, "since": began.get(pool), "text": text} for pool, text in pool_status.unseen.items()]
 

@@ -201,8 +201,8 @@ def _machine_facts(facts: list[Fact]) -> list[Fact]:
 
 
 def _first_answers(facts: Sequence[Fact], own: Sequence[Fact]) -> list[Fact]:
-    """Return the first terminal answer. Of the answers given after the machine's start, return also the first that
-    reports running machines."""
+    """Return at most two answers: the first answer after the machine's start that reports running machines, and the
+    first terminal answer."""
     ran = min((fact.at for fact in own if fact.event == "running"), default=math.inf)
     answers = [fact for fact in facts if fact.event == "reported" and not fact.machines]
     runs = [fact for fact in answers if fact.number and fact.at >= ran][:1]

@@ -1,8 +1,7 @@
 """Lifetimes: the loop asks HF to return old machines, and machines whose end is known. Only a few retire at a time.
 
-A machine is old if it has run for its template's ``max_lifetime_seconds``. HF returns the machine when the machine is
-idle. New images are thus rolled out, and no job is killed. Until then the machine runs (law: no machine is deleted by
-count).
+A machine is old if it has run for its template's ``max_lifetime_seconds``. It runs on until HF returns it (law: no
+machine is deleted by count). HF returns only idle machines, so a new image is rolled out without killing a job.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ def _retire(draft: Draft, records: Sequence[RequestRecord], most: int, lifetime:
 
 
 def _find_retirements(draft: Draft, slots: Sequence[Slot], lifetime: float | None) -> Iterator[Retirement]:
-    """Yield a retirement for each machine that may retire. Its pool must be observed, and the machine must have no
-    notice of its end.
+    """Yield a retirement for each machine that may retire. Such a machine is in an observed pool and has no notice of
+    its end.
 
-    A machine that already retires because of its age is yielded again if its end is known, so that it gets the notice
-    of its end.
+    If a machine already retires because of its age and its end is known, yield it again, so that it gets the notice of
+    its end.
     """
     for slot in slots:
         if slot.ran_at is None or slot.observed.notice is not None or slot.pool not in draft.snapshots:
@@ -87,8 +86,8 @@ def _retiring_limit(draft: Draft, template: TemplateLimits, records: Sequence[Re
     """Return how many machines of a template may retire at a time: ``RETIRING_SHARE`` of its machines, but at least
     one.
 
-    If no pool of the template can replace a machine, the limit is one. If an open request of the template also lacks
-    machines, the limit is 0.
+    If no pool of the template can replace a machine, the limit is one. The limit is then 0 while an open request of the
+    template lacks machines.
     """
     if not any(_is_replaceable(draft, pool, template.id) for pool in template.pools):
         open_ = [record for record in records if record.ended is None]

@@ -23,10 +23,11 @@ from provisioner.planning.observe.absence import is_proven_absent
 
 
 def find_names_to_query(memory: Memory, limits: Limits) -> dict[str, dict[str, str]]:
-    """Return the names to query, by pool. Each name is mapped to the expected uid of its machine; empty if unknown.
+    """Return, by pool, the names for which the next observation asks the place. Each name is mapped to the expected uid
+    of its machine; empty if unknown.
 
-    Query the names without a slot in open return requests. Also query the names of the pool's own slots whose machines
-    are absent or strayed. Other pools' slots are left out, because several pools may share a place.
+    Every pool gets the names without a slot in open return requests. It also gets the names of its own slots whose
+    machines are absent or strayed. It gets no names of other pools' slots, because several pools may share a place.
     """
     open_ = (return_record for return_record in memory.returns.values() if return_record.ended is None)
     given_back = {name for return_record in open_ for name in return_record.names if name not in return_record.results}

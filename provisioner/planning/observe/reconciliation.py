@@ -92,7 +92,7 @@ def _list_unknown(draft: Draft, explained: Mapping[str, int]) -> None:
 def _is_unchanged(slot: Slot, machine: Machine) -> bool:
     """Return whether the slot needs no update. Usually its machine has not changed since the last plan.
 
-    A slot that is set aside needs no update either.
+    A slot that is set aside is not updated either, because an operator has to check it first.
     """
     known = slot.observed
     return (
@@ -253,7 +253,8 @@ def _get_notice(known: Notice | None, seen: Notice | None) -> Notice | None:
 def _note_leftovers(draft: Draft, record: RequestRecord, slot: Slot, machine: Machine) -> None:
     """Mark the machine of a closed slot for deletion. The machine may have appeared long after the close.
 
-    If the uid has changed, earlier deletes went to another machine. This machine then gets a first delete at once.
+    If the name now belongs to a machine with another uid, earlier deletes do not count, because they went to another
+    machine. The new machine then gets its first delete at once.
     """
     known, uid, done = slot.observed.fingerprint.uid, machine.fingerprint.uid, slot.deletion
     if known and uid and known != uid:

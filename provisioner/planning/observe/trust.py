@@ -260,7 +260,7 @@ def check_identity(draft: Draft, activity: HfActivity, unknown: Mapping[str, str
 def _judge_age(draft: Draft, activity: HfActivity, name: str, pool: str, is_explained: bool) -> bool | None:
     """Return whether an orphan was made after this loop's start, by the clock of its place; None if unknown.
 
-    Latch the brake if a new orphan (not ``is_explained``) was made before the start but after memory was last written.
+    Latch the brake if a new orphan without an explanation was made before the start but after memory was last written.
     Memory is then an old copy, because a slot is recorded before its machine is made.
     """
     snapshot = draft.snapshots[pool]

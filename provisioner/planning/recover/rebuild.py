@@ -1,7 +1,7 @@
 """Rebuild a lost memory from intent, the last answers to HF, and complete snapshots of all pools.
 
-A request whose time is over gets no creates. The clock that wrote the request's creation time into intent decides
-whether the time is over. New slots get numbers that were never used. The brake is latched (law: the brake).
+A request gets no creates if its deadline is over by the clock that wrote its creation time into intent. New slots get
+numbers that were never used. The brake is latched (law: the brake).
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ class RecoveryInputs:
 
 
 def find_distrusted(inputs: RecoveryInputs, limits: Limits, since: float) -> dict[str, Distrusted]:
-    """Return, by pool, why a snapshot is not trusted yet; empty unless the snapshots of all pools together lack too
-    many of HF's machines.
+    """If the snapshots of all pools together lack too many of HF's machines, return, by pool, why a snapshot is not
+    trusted yet. In any other case, return an empty dict.
 
-    A snapshot whose list began long enough after ``since`` is trusted. ``since``: the moment at which the loss of
-    memory was found.
+    A snapshot is trusted again if its list began long enough after ``since``, the moment at which the loss of memory
+    was found.
     """
     succeeded = _get_succeeded(inputs.answers) - _get_returned(inputs)
     missing = succeeded - {name for observation in inputs.snapshots.values() for name in observation.machines}
@@ -255,8 +255,8 @@ def _entry(machine: Machine) -> Json:
 
 
 def _get_returned(inputs: RecoveryInputs) -> Set[str]:
-    """Return the names of the machines in all return requests: those in intent, and those that intent has lost but
-    whose answers were reported to HF."""
+    """Return the names of the machines in all return requests. Intent may have lost a return request. Its names then
+    come from its answer, if this answer was reported to HF."""
     answers = (json.loads(answer.text) for id_, answer in inputs.answers.items() if id_.startswith(RETURN_ID_PREFIX))
     reported = {entry["name"] for answer in answers for entry in answer["machines"]}
     return reported | {name for request in inputs.intent.returns.values() for name in request.names}

@@ -118,8 +118,8 @@ def return_answer(record: ReturnRecord, memory: Memory, prefix: str) -> Answer:
 def find_losses(memory: Memory, activity: HfActivity, now: float, holds: Holds = NO_HOLDS) -> Mapping[str, Loss]:
     """Return the loss of each machine that HF has to return, by name. Machines that HF has returned are left out.
 
-    Such a machine is lost, has a notice of its end, is too old, or falls under a drain or a cancel. A machine that HF
-    lists although its slot is closed counts as lost.
+    HF has to return a machine that is lost, has a notice of its end, is too old, or falls under a drain or a cancel. If
+    a slot is closed and HF still lists its machine, the machine counts as lost.
     """
     find_loss = make_loss_finder(holds)
     lost = {name: Loss(0, LossCause.UNKNOWN) for name in memory.hosts.lost}

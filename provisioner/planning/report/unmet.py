@@ -130,10 +130,10 @@ def _find_spill(draft: Draft, capacity: Capacity, template: str, slots: list[Slo
 def _find_next_pool(
     draft: Draft, capacity: Capacity, template: str, pool: str, spills_at: float | None
 ) -> dict[str, Any]:
-    """Return fields of ``Unmet`` about the first pool after ``pool`` that takes machines.
+    """Return fields of ``Unmet`` about the next pool: the first pool after ``pool`` that takes machines.
 
-    The fields contain this pool and the moment from which it is used. The fields also say why each pool in between
-    takes no machine. The result is empty for a machine that keeps its position in a queue.
+    The fields name the next pool and the moment from which it is used. They also say why each pool in between takes no
+    machine. If the machines keep their position in a queue and thus never move, return no fields.
     """
     if spills_at == NEVER:
         return {}

@@ -84,8 +84,8 @@ def from_kubeconfig(path: str) -> Access:
         raise StateDenied(f"{path}: the login by `{plugin}` {PLUGIN}.")
 
     def place(settings: Mapping[str, Any], key: str) -> str:
-        """Return the text that ``KEY-data`` contains, else the path of the file that ``KEY`` names. A relative path
-        begins at the kubeconfig's directory. Raises StateUnreadable."""
+        """Return a part of the login, such as a certificate: the text that ``KEY-data`` contains, or else the path of
+        the file that ``KEY`` names. A relative path begins at the kubeconfig's directory. Raises StateUnreadable."""
         try:
             text = base64.b64decode("".join(str(settings.get(f"{key}-data") or "").split()), validate=True).decode()
         except ValueError as error:

@@ -123,7 +123,7 @@ class KubeMemory(MemoryReader):
         self.latest = memory
 
     def fence(self, epoch: int) -> None:
-        """Make the server refuse writes with a lower epoch. Raises StateStale if a newer loop has written."""
+        """Make the server refuse writes below ``epoch``. Raises StateStale if a newer loop has written."""
         patch(self._api, PARTS, self._parts.name(LOG), {"spec": {"epoch": epoch}})
 
     def set_aside(self) -> str:

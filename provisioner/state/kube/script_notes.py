@@ -49,8 +49,9 @@ class KubeNotes:
         self._read = digests
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
-        """Record the maxNumbers that the caller shows to HF. Also record the digests of the files that this process has
-        read. Return the maxNumbers to show, and the path of the record. Raises StateError."""
+        """Record and return the maxNumbers that HF is shown, by template. If HF was shown a higher number before, that
+        number stays. Also record the digests of the files that this process has read. Also return the path of the
+        record. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
         path, spec, now = self._noted()

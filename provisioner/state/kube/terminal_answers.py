@@ -37,7 +37,7 @@ class KubeTerminalAnswers(KubeEntries):
         return self.settled_before(id_)
 
     def settled_before(self, id_: str) -> Answer | None:
-        """Return the settled answer as of the cache's last check. This needs no call, but a new check may list the
+        """Return the settled answer as of the cache's last check, without a new check. A new check may have to list all
         answers."""
         return super().settled(id_)
 
