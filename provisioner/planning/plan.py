@@ -53,8 +53,8 @@ def apply_inputs(world: PlanInputs, memory: Memory, limits: Limits, now: float) 
     """Return a draft with the effects of observations, HF's activity, returns and cancels. The draft requests no
     machines yet.
 
-    The caller settles the terminal answers that the draft revises. Then the caller calls ``decide``, which revises no
-    further answer.
+    The draft may revise terminal answers. The caller must settle these answers before it calls ``decide``, which
+    revises no answers.
     """
     seen = find_snapshots(world.observations)
     snapshots = {name: snapshot for name, snapshot in seen.items() if is_fresh(snapshot, limits, now)}

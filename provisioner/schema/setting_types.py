@@ -26,8 +26,8 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class FileUse(Enum):
-    """The permission for commands to print or copy a file that a setting names. Without the mark ``CARRIED``, a file is
-    not printed."""
+    """The permission for commands to print or copy a file that a setting names. A file is printed or copied only if its
+    setting has the mark ``CARRIED``."""
 
     CARRIED = "carried"
     """The ConfigMap of the loop's pod contains the file."""

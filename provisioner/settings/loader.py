@@ -238,8 +238,8 @@ class _Reader:
         return tuple(names)
 
     def implicit_pool(self, template: templates.Template, pools: dict[str, Pool]) -> tuple[str, ...]:
-        """Return the name of the pool that the fields of Google's connector describe. Return an empty tuple if the
-        fields describe no valid pool.
+        """Return the name of the pool that the fields of Google's connector describe, as a tuple. The tuple is empty if
+        the fields describe no valid pool.
 
         If a pool in ``pools`` has the same place, return that pool's name. If not, add the new pool to ``pools``.
         """

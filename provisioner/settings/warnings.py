@@ -113,8 +113,8 @@ def _price_warnings(settings: Settings) -> Iterator[str]:
 
 
 def _attribute_warnings(template: Template) -> Iterator[str]:
-    """Warn of each attribute that is probably a misspelled attribute of HF. HF would read such an attribute as an
-    attribute of the site."""
+    """Warn of each attribute that is probably a misspelled attribute of HF. HF would accept it as an attribute that the
+    site has defined."""
     known = NUMERIC_ATTRIBUTES | {"type"}
     for name in template.attributes.keys() - known - SITE_ATTRIBUTES:
         if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.75):

@@ -38,7 +38,7 @@ def add_to_note(path: str, directory: str) -> None:
 
 
 def find_former(path: str, directory: str) -> str:
-    """Return the newest directory in the note at ``path`` that contains ``intent.json``; empty if there is none.
-    ``directory`` itself is not considered."""
+    """Return a directory that the note at ``path`` lists and that contains ``intent.json``. If there are several,
+    return the newest; empty if there is none. ``directory`` itself is not considered."""
     others = reversed(read_note(path, directory))
     return next((one for one in others if one and os.path.exists(os.path.join(one, "intent.json"))), "")

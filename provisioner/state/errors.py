@@ -89,7 +89,7 @@ def denied_message(path: str) -> str:
 
 
 def missing(path: str, advice: str) -> StateMissing:
-    """Return the error for a file that does not exist. The message says if the whole directory is missing."""
+    """Return the error for a file that does not exist. The message says whether the whole directory is missing."""
     directory = os.path.dirname(path)
     if is_stale(directory):
         return StateMissing(f"{directory}: cannot be read: {os.strerror(errno.ESTALE)}. {STALE}; no file was created.")

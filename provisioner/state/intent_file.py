@@ -93,7 +93,7 @@ class IntentFile(StateFile):
         self._check_owner(self._settled(newest, provisioner), provisioner)
 
     def find(self, identifiers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-        """Return intent's documents of these ids of requests and returns. Skip ids that intent lacks. This method does
+        """Return the documents of the requests and returns with these ids. Skip ids that intent lacks. This method does
         not import the model, so that scripts start fast.
 
         Raises the errors of ``read``. Raises StateStale if the file is an old copy and lacks an id.
@@ -191,8 +191,8 @@ class IntentFile(StateFile):
 
 
 class IntentStore(IntentFile):
-    """A writer of intent: adds batched writes, trims, and puts back the records of ``recover``. Each write replaces the
-    whole file."""
+    """A writer of intent: adds batched writes, removes old records, and restores lost records for `provisioner
+    recover`. Each write replaces the whole file."""
 
     def note_newest(self, generation: int) -> None:
         """Raise the lock file's generation to ``generation`` if it is lower. From now on, writers refuse an older file.

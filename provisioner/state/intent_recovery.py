@@ -188,8 +188,8 @@ def plan_recovery(files: Files, machines: Collection[str], prefix: str, instance
 
 
 def _find_wanted(files: Files, machines: Iterable[str], prefix: str) -> Records:
-    """Return the records that should be in intent, by id. Several sources may have a record. Memory then counts first,
-    then the present intent, then answers, then machine names."""
+    """Return the records that should be in intent, by id. If several sources have a record, memory counts first, then
+    the present intent, then answers, then machine names."""
     wanted: Records = {}
     if files.needs_machines:
         wanted |= _records_from_names(machines, prefix) | _records_from_answers(files.answers) | _records(files.intent)

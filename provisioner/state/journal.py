@@ -184,8 +184,8 @@ def _matching(content: bytes, needles: Sequence[bytes], whole: int) -> Iterator[
 
 
 def _whole_cycles(lines: list[Line]) -> list[Line]:
-    """Return the lines without the first cycle, because the limit may have cut this cycle. If no other cycle is left,
-    return all lines."""
+    """Return the lines without the first cycle, because the limit on lines may have cut off a part of it. If no other
+    cycle is left, return all lines."""
     return [line for line in lines if line["at"] != lines[0]["at"]] or lines
 
 

@@ -154,10 +154,10 @@ class Access:
         self._closed.set()
 
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
-        """Return OK if the header ``authorization`` of a request by ``client`` allows the client to read.
+        """Return OK if the client may read. ``authorization``: the request's header of this name.
 
-        A wrong token counts as a failed login. For a wrong token, return UNAUTHORIZED, or TOO_MANY_REQUESTS after
-        ``LOGINS`` wrong tokens. An empty header does not count; return UNAUTHORIZED.
+        If the header is empty, return UNAUTHORIZED. A wrong token also counts as a failed login. For a wrong token,
+        return UNAUTHORIZED, or TOO_MANY_REQUESTS after ``LOGINS`` wrong tokens.
         """
         if self._token is None:
             return HTTPStatus.OK

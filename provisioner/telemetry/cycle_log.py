@@ -129,8 +129,8 @@ def cycle_facts(report: CycleReport) -> Mapping[str, object]:
 
 
 def _causes(report: CycleReport) -> Iterator[str]:
-    """Yield a text for each cause of failed calls, deletes, closes and deferrals, with the number of machines. Then
-    yield a text for each unseen pool."""
+    """Yield a text for each cause, with the number of machines: causes of failed calls, of deletes, of closed slots and
+    of deferrals. Then yield a text for each unseen pool."""
     counts = Counter[str]()
     for outcome in _outcomes(report):
         action, verb = outcome.action, "deleted" if isinstance(outcome.action, Delete) else "created"
@@ -201,7 +201,7 @@ class RefusalLog:
         """Loop time of the last line, by pool, template and error class."""
 
     def record_cycle(self, report: CycleReport) -> None:
-        """Count and log the new refusals of one cycle. Set the number of refused machines that wait now.
+        """Count and log the new refusals of one cycle. Set the metric of the refused machines that wait now.
 
         In the first cycle no refusal counts as new, because the refusals in memory may be older than this process.
         """

@@ -134,8 +134,8 @@ class Metric(Generic[Made]):
     meaning: str
 
     def __get__(self, group: object, owner: type) -> Made:
-        """Tell type checkers which type the metric has. Python does not call this method, because each instance of a
-        group has an attribute of the same name. Only an access through the class calls it and raises AttributeError."""
+        """Tell type checkers which type the metric has. Each instance of a group has an attribute of the same name, so
+        Python does not call this method for an instance. An access through the class raises AttributeError."""
         raise AttributeError(self.name)
 
     def first_keys(self, configured: Configured) -> list[tuple[str, ...]]:

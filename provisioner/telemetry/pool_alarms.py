@@ -55,8 +55,8 @@ def failing_documents(
 
 
 def _impossible_documents(memory: Memory, limits: Limits, now: float) -> list[dict[str, Any]]:
-    """Return a document for each template of which no machine can be made. A template is left out unless a request
-    failed for this reason in the last hour."""
+    """Return a document for each template of which no machine can be made, if a request failed for this reason in the
+    last hour."""
     failed: dict[str, float] = {}
     for record in memory.requests.values():
         tried = any(slot.submitted_at is not None for slot in record.slots.values())

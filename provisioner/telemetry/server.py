@@ -150,8 +150,8 @@ class Server:
         return response
 
     def _fixed_path(self, path: str, accept: str) -> Response | None:
-        """Return the response to a path that programs request; None for other paths. ``accept`` chooses the format of
-        the metrics."""
+        """Return the response to one of the paths for programs, for example /metrics; None for any other path.
+        ``accept`` chooses the format of the metrics."""
         if path == "/metrics":
             encode, kind = choose_encoder(accept)
             return Response(HTTPStatus.OK, kind, encode(self._registry))

@@ -46,8 +46,8 @@ class Subject(NamedTuple):
 def search_texts(subject: Subject, memory: Memory | None, lines: Iterable[Line] = ()) -> tuple[str, ...]:
     """Return texts by which to search the journal. Each line about the subject contains at least one of these texts.
 
-    ``lines``: the journal lines that contain the subject's id. They name the machines of a return request that memory
-    no longer has.
+    ``lines``: the journal lines that contain the subject's id. If memory no longer has a return request, these lines
+    give the names of its machines.
     """
     if subject.kind is Kind.POOL:
         return ('"text":', '"event":"window"', '"event":"paused"', '"event":"resumed"', '"who":')
@@ -216,8 +216,8 @@ _VERDICTS = frozenset({str(verdict) for verdict in Verdict} - {Verdict.OPEN, Ver
 def _facts_from_memory(
     memory: Memory, record: RequestRecord, slots: Sequence[Slot], facts: Sequence[Fact], *, is_whole: bool
 ) -> Iterator[Fact]:
-    """Yield the facts that memory has and the journal lacks. An earlier version may have written the journal, or its
-    old files may have been deleted."""
+    """Yield the facts that memory has and the journal lacks. The journal may lack facts because an earlier version
+    wrote it, or because its old files were deleted."""
     journalled = defaultdict[str, set[str]](set)
     for fact in facts:
         journalled["ended" if fact.event in _VERDICTS else fact.event].update(fact.machines)

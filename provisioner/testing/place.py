@@ -228,5 +228,5 @@ class Place(ABC):
 
 
 def always() -> bool:
-    """Return True. As ``may_start`` of a backend, this function lets all calls of a test start."""
+    """Return True. A backend that gets this function as ``may_start`` starts all calls."""
     return True

@@ -74,8 +74,8 @@ def difference(due: Iterable[Change]) -> Iterator[str]:
 
 
 def put(due: Sequence[Change], conf: Path, moment: str) -> Path | None:
-    """Put the files below ``conf`` in place, each in one step. Return the directory ``moment`` with copies of the
-    replaced files; None if no file was replaced.
+    """Put the files below ``conf`` in place, each in one step. Copy each replaced file to a directory that has the name
+    ``moment``. Return this directory; None if no file was replaced.
 
     A replaced file keeps its owner and group. A new file gets them from its directory. Raises OSError before any
     replacement if a change is not permitted. Raises StateUnwritable if a write fails.

@@ -1,4 +1,4 @@
-"""Returns: close the slots of the machines that HF returns. Follow each machine until it has left no leftovers."""
+"""Return requests: close the slots of returned machines. Follow each machine until it has left no leftovers."""
 
 from __future__ import annotations
 

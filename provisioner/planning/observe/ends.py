@@ -1,5 +1,5 @@
-"""Ends: machines that end although the loop did not delete them. A machine that ends in its first minutes counts as a
-failed boot of its pool.
+"""The ends of machines that the loop did not delete. A machine that ends in its first minutes counts as a failed boot
+of its pool.
 
 A machine's life is measured in loop time. The life begins with the plan that first saw the machine run. The life ends
 with the observation that first showed the machine's end. If the loop did not observe the pool for a while, both moments
@@ -84,7 +84,7 @@ def _is_early(slot: Slot, end: End, limit: float) -> bool:
 
 
 def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
-    """Return a flag for each machine that ran in a pool for a template. True: the machine was lost early.
+    """Return a flag for each machine that ran in this pool for this template: True if the machine was lost early.
 
     The newest machine comes first.
     """
@@ -97,8 +97,8 @@ def _find_early_losses(draft: Draft, pool: str, template: str) -> list[bool]:
 
 
 def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
-    """Open a window that early losses have closed if a machine has outlived its first minutes and was requested after
-    the window was closed."""
+    """If a machine has outlived its first minutes, open the window that early losses have closed. The machine must have
+    been requested after the window was closed."""
     for record, slot in draft.slots():
         key = slot.pool, record.template
         former = closed.get(key)

@@ -1,4 +1,4 @@
-"""Reconciliation of slots with snapshots. This part of a plan updates slots and requests no action."""
+"""Reconciliation of slots with snapshots. This part of a plan only updates slots. It plans no action."""
 
 from __future__ import annotations
 
@@ -154,9 +154,9 @@ def _reconcile_present(draft: Draft, record: RequestRecord, slot: Slot, machine:
 
 
 def _find_unfit_end(draft: Draft, slot: Slot, machine: Machine, seen: float) -> End | None:
-    """Return the end of a machine that must not begin to run; None for any other machine.
+    """Return the end of a machine that must not begin to run, because it has lost our identity or will end too soon.
 
-    Such a machine has lost our identity or will end too soon.
+    Return None for any other machine.
     """
     if slot.ran_at is not None:
         return None
@@ -229,7 +229,7 @@ def _update_life(slot: Slot, machine: Machine, now: float, is_put_off: bool) -> 
     """Return the life of a slot after an observation.
 
     The life contains the machine's release from a queue, the start of a downtime, and whether the machine still
-    retires. A machine whose place has postponed its end does not retire.
+    retires. If the place has postponed the machine's end, the machine no longer retires.
     """
     life = slot.life
     if is_put_off:

@@ -65,7 +65,8 @@ Rendered = dict[str, tuple[RequestRecord | ReturnRecord, Answer]]
 
 
 def render_answers(memory: Memory, before: Rendered, prefix: str) -> Rendered:
-    """Return the answer to each request and return request. An answer that did not change is the same object."""
+    """Return the answer to each request and return request. If an answer did not change, it is the same object as in
+    ``before``."""
     answers: Rendered = {}
     for record in memory.requests.values():
         kept = before.get(record.id)

@@ -158,7 +158,7 @@ def _full_pools(capacity: Capacity, template: str, pools: Iterable[str]) -> dict
 
 
 def _deferred(draft: Draft, capacity: Capacity, record: RequestRecord, deferral: Deferral, behind: str) -> Unmet:
-    """Return, as ``Unmet``, the machines of a request that no pool takes now.
+    """Return an ``Unmet`` about those machines of a request that no pool takes now.
 
     The machines count at the pool for which they wait. If they wait for no pool, they count at the first pool.
     ``behind``: the request that is served first.

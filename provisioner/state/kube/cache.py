@@ -1,9 +1,9 @@
 """Local copies of all objects of a resource. A cache makes them from lists alone, or keeps them up to date by the
 server's watch.
 
-The server ends each stream of the watch after ``STREAM_SECONDS``. The next stream goes on from the last version. A
-longer silence proves that the contact is lost. The cache lists the objects again after ``410 Gone``. It also does so if
-the server's version became lower, because etcd was then restored.
+The server ends each stream of the watch after ``STREAM_SECONDS``. The next stream goes on from the last version. If the
+server is silent for longer, the contact is lost. The cache lists the objects again after ``410 Gone``. It also does so
+if the server's version became lower, because etcd was then restored.
 """
 
 from __future__ import annotations

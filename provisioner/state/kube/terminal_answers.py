@@ -19,8 +19,8 @@ from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
 
 
 class KubeTerminalAnswers(KubeEntries):
-    """The settled terminal answers. An answer was reported to HF, is assumed to be reported, or was settled by the loop
-    and not read by HF yet."""
+    """The settled terminal answers. Each answer was reported to HF or is assumed to be reported, or the loop has
+    settled it before HF has read it."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
         super().__init__(api, provisioner)

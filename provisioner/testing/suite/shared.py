@@ -27,8 +27,8 @@ def errors(outcomes: Sequence[Outcome]) -> list[ErrorClass | None]:
 
 
 def wait_for_other_machine(place: Place, before: Machine) -> Machine:
-    """Wait until an observation shows a machine other than ``before`` under the same name. Return this machine. Lists
-    may be late."""
+    """Wait until an observation shows a machine other than ``before`` under the same name. The wait is necessary
+    because lists may be late. Return the other machine."""
 
     def other() -> Machine | None:
         seen = place.observe().machines.get(ONE)
