@@ -52,8 +52,8 @@ class Section(BaseModel):
     )
 
     def as_limits(self, kind: type[SomeLimits], **given: Any) -> SomeLimits:
-        """Return limits of the type ``kind``. A field that is in ``given`` has the value there. Any other field has the
-        value of the setting with the same name.
+        """Return limits of the type ``kind``. If ``given`` contains a field, the field has this value. Any other field
+        has the value of the setting with the same name.
 
         A setting in minutes or hours is converted to seconds. A field without a setting keeps its default.
         """

@@ -123,7 +123,7 @@ class StateFiles:
         return None
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        """Record the reason why a script refuses its call; an empty reason if the script does not refuse the call.
         Raises StateError."""
         if reason or os.path.exists(f"{self.path}/refused/{script}"):
             self.refused.note(script, reason)

@@ -58,7 +58,7 @@ def _take_dump(state: StateDir) -> tuple[Manifest, bytes]:
 
 
 def _check(file: StateFile) -> None:
-    """Raise StateUnreadable unless the file is usable. A restore of a lost, old or damaged file would not help."""
+    """Raise StateUnreadable if the file is lost, old or damaged, because a restore of this file would not help."""
     if (condition := file.condition()) not in USABLE:
         raise StateUnreadable(f"{file.path}: is {condition}; no dump was written. {file.advice} Then try again.")
 

@@ -43,10 +43,11 @@ class HoldStore(StateFile):
         return self._holds(tables)
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
-        Raises the errors of ``read``.
+        """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
+        holds and returns the new holds. Raises the errors of ``read``.
 
-        ``anew``: True if an unusable file is moved aside; ``change`` then gets no holds. Raises StateUnwritable.
+        ``anew``: True to move an unusable file aside. The function gets no holds if this happens. Raises
+        StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
             before = self._read_usable() if anew else self.read()

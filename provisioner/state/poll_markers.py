@@ -33,7 +33,7 @@ def is_id(name: str) -> bool:
 
 
 def check_id(name: str) -> None:
-    """Raise StateError unless ``name`` may be the name of a file in ``seen/``."""
+    """Raise StateError if ``name`` cannot be the name of a file in ``seen/``."""
     if not re.fullmatch(ID_PATTERN, name):
         raise StateError(f"{name[:80]!r} is no request id: expected 1 to 64 of A-Z, a-z, 0-9 and '-'.")
 

@@ -66,8 +66,8 @@ class ScriptState(Protocol):
         be written later, with the next request or the next maxNumbers."""
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
-        The record is only a hint for operators."""
+        """Record the reason why a script refuses its call; an empty reason if the script does not refuse the call. The
+        record is only a hint for operators."""
 
 
 class Part(Protocol):
@@ -167,9 +167,10 @@ class HoldsPart(Protocol):
         """Return all holds; empty before the first hold was set."""
 
     def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
+        """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
+        holds and returns the new holds.
 
-        ``anew``: True if unknown holds are replaced; ``change`` then gets no holds.
+        ``anew``: True to replace unknown holds. The function gets no holds if this happens.
         """
 
 

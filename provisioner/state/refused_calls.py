@@ -53,7 +53,7 @@ class RefusedCalls(Located):
     """The files of refused calls in one state directory."""
 
     def note(self, script: str, reason: str) -> None:
-        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        """Record the reason why a script refuses its call; an empty reason if the script does not refuse the call.
         Raises StateError."""
         path = os.path.join(self.path, script)
         if not reason and (read_if_present(path, ADVICE) or ANSWERED).endswith(ANSWERED):

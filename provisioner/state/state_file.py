@@ -104,8 +104,8 @@ class StateFile:
         return missing(self.path, self.advice)
 
     def _peek(self, name: str) -> dict[str, Any]:
-        """Return the documents of the table ``name``, by id. The file's last table is not read unless this is
-        necessary, because it is large."""
+        """Return the documents of the table ``name``, by id. The file's last table is large, so it is read only if the
+        table is not before it."""
         storage = StateStorage(self.path, self.kind, self.advice)
         tables = storage.read_before(self.tables[-1])
         documents: dict[str, Any] = (tables if name in tables else storage.read()).get(name, {})

@@ -44,7 +44,7 @@ class ConfigDrift:
     metric."""
 
     def __init__(self, metrics: Metrics, state: State, digests: Callable[[], Digests]) -> None:
-        """Set the inputs. ``digests`` returns the digests of HF's files as the loop uses them."""
+        """Set the inputs. ``digests``: function that returns the digests of HF's files as the loop uses them."""
         self._metrics, self._state, self._digests = metrics, state, digests
         self._logged: list[Difference] = []
 

@@ -94,11 +94,11 @@ class Connections(httputil.HTTPServerConnectionDelegate):
         rejected: Callable[[str], None],
         prompt: Collection[str],
     ) -> None:
-        """Set the inputs. ``tls`` returns the TLS context of a new connection, or None without TLS.
+        """Set the inputs. ``tls``: function that returns the TLS context of a new connection, or None without TLS.
 
-        ``rejected`` is called with "request" for a malformed request, and with "room" if a connection is closed to make
-        room. ``prompt``: paths that the server's own thread answers at once. A worker thread answers requests with a
-        token, because logging a wrong token may take time.
+        ``rejected``: function that is called with "request" for a malformed request, and with "room" if a connection is
+        closed to make room. ``prompt``: paths that the server's own thread answers at once. A worker thread answers
+        requests with a token, because logging a wrong token may take time.
         """
         self._socket, self._tls = listening, tls
         self.respond, self.rejected, self.prompt = respond, rejected, prompt

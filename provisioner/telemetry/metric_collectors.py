@@ -44,7 +44,8 @@ class Table(Collector, Generic[Key]):
         registry: CollectorRegistry,
         empty: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Register the gauge. ``empty`` returns the value of an expected series that has no value of its own."""
+        """Register the gauge. ``empty``: function that returns the value of an expected series that has no value of its
+        own."""
         self._empty_family = partial(self.family, name, meaning, labels=labels)
         self._empty = empty
         self._expected: Mapping[tuple[str, ...], float] = {}

@@ -111,8 +111,8 @@ class PoolStatusWriter:
     """A writer of ``pools.json``, in the loop's thread. The file is written whenever the pool status changes."""
 
     def __init__(self, state: State, refused: Callable[[], str] = lambda: "", note: str = "") -> None:
-        """Set the inputs. ``refused`` returns why the configuration in the files is not in force; empty if it is in
-        force. ``note``: see ``PoolStatus.note``."""
+        """Set the inputs. ``refused``: function that returns why the configuration in the files is not in force; empty
+        if it is in force. ``note``: see ``PoolStatus.note``."""
         self._state, self._note = state, note
         self._refused = refused
         self._last = PoolStatus()

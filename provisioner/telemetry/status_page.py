@@ -95,8 +95,8 @@ class Visit(NamedTuple):
 
 
 class StatusPage:
-    """The pages of the status. The server's threads render them. ``memory`` returns the memory of this process's
-    loop."""
+    """The pages of the status. The server's threads render them. ``memory``: function that returns the memory of this
+    process's loop."""
 
     def __init__(self, state: State, memory: Callable[[], Memory | None], samples: Samples) -> None:
         self._state, self._memory, self._samples = state, memory, samples

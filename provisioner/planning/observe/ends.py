@@ -117,8 +117,8 @@ def _judge_probes(draft: Draft, closed: Mapping[Key, Window]) -> None:
 def is_expiry(draft: Draft, slot: Slot, seen: float) -> bool:
     """Return whether a machine ended because its known end had come.
 
-    If an observation has shown a cause, this cause decides. Otherwise ``seen`` must be near or after the known end.
-    ``seen``: the start time of the first observation without the machine.
+    If an observation has shown a cause, this cause decides. If not, the machine's known end decides: ``seen`` must be
+    near or after it. ``seen``: the start time of the first observation without the machine.
     """
     if slot.observed.cause is not None:
         return slot.observed.cause is LossCause.EXPIRES

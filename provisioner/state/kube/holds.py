@@ -78,9 +78,10 @@ class ProvisionerObject:
         return self._decode(self.latest())
 
     def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
-        """Replace the holds durably by the holds that ``change`` returns. Return the holds before and after the change.
+        """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
+        holds and returns the new holds.
 
-        ``anew``: True if unknown holds are replaced; ``change`` then gets no holds. Raises StateMissing or
+        ``anew``: True to replace unknown holds. The function gets no holds if this happens. Raises StateMissing or
         StateUnreadable. Raises StateStale if other operators keep changing the holds at the same moment.
         """
         for _ in range(ATTEMPTS):

@@ -57,7 +57,7 @@ class KubeIntent:
         return self._known()
 
     def is_complete(self) -> bool:
-        """Return True unless a new list shows objects that the watches have not shown yet. Raises StateError."""
+        """Return True if the watches have shown all objects of a new list. Raises StateError."""
         listed = {name for kind in (REQUESTS, RETURNS) for name in list_items(self._api, kind, self._provisioner)}
         return listed <= self.objects().keys()
 

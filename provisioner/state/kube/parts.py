@@ -60,8 +60,8 @@ def list_items(api: ApiServer, resource: str, provisioner: str) -> Mapping[str, 
 def run_all(work: Callable[[T], object], items: Collection[T], threads: Executor | None) -> None:
     """Call ``work`` for each item. Raises the first error.
 
-    With ``threads``, the calls run in parallel, and the error is raised after all calls. Without threads, the first
-    error ends the calls.
+    With ``threads``, the calls run in parallel, and the error is raised after all calls. Without threads, no call is
+    made after the first error.
     """
     if threads is None or len(items) < 2:
         for each in items:

@@ -97,10 +97,10 @@ class KubeNotes:
         return dict(unpack(spec["demand"], path)) if "demand" in spec else {}
 
     def note_refusal(self, script: str, reason: str) -> None:
-        """Record the reason why a script refuses its call. An empty reason records that the script answers its call.
+        """Record the reason why a script refuses its call; an empty reason if the script does not refuse the call.
         Raises StateError.
 
-        The record is first written to a file, because the server may not answer. In this case a later call sends the
+        The record is first written to a file, because the server may not answer. If it does not, a later call sends the
         record.
         """
         file = os.path.join(self._directory, "refused", script)

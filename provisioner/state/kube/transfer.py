@@ -20,7 +20,7 @@ from provisioner.state.protocols import read_memory
 
 
 class Copied(NamedTuple):
-    """Numbers of the records that a copy has put into the new state."""
+    """The number of records of each sort that a copy has put into the new state."""
 
     requests: int
     returns: int
