@@ -23,9 +23,9 @@ VANISHED = Failure(ErrorClass.OTHER, "The machine vanished.")
 def note_absent(draft: Draft, record: RequestRecord, slot: Slot, early: EarlyLosses) -> None:
     """Note that a complete snapshot lacks a slot's machine.
 
-    The machine counts as gone if its place reports its end. Without such a report, two snapshots must lack the machine.
-    These snapshots must begin at least ``lag_seconds`` apart. If many machines vanish at once, this proof is not
-    enough.
+    If the place reports a cause of the machine's end, the machine counts as gone. If not, two snapshots must lack the
+    machine, and must begin at least ``lag_seconds`` apart. The later snapshot must also have asked the place for the
+    machine's name. If many machines vanish at once, two snapshots are not enough.
     """
     snapshot, since = draft.snapshots[slot.pool], slot.observed.absent_since
     end = snapshot.ends.get(slot.name)
