@@ -156,8 +156,8 @@ class Access:
     def judge(self, authorization: str, client: str = "") -> HTTPStatus:
         """Return OK if the client may read. ``authorization``: the request's header of this name.
 
-        If the header is empty, return UNAUTHORIZED. A wrong token also counts as a failed login. For a wrong token,
-        return UNAUTHORIZED, or TOO_MANY_REQUESTS after ``LOGINS`` wrong tokens.
+        For an empty header, return UNAUTHORIZED. A wrong token counts as a failed login. For a wrong token, return
+        UNAUTHORIZED, or TOO_MANY_REQUESTS after ``LOGINS`` wrong tokens.
         """
         if self._token is None:
             return HTTPStatus.OK

@@ -50,8 +50,8 @@ class KubeNotes:
 
     def note_shown(self, numbers: Mapping[str, int]) -> tuple[Mapping[str, int], str]:
         """Record and return the maxNumbers that HF is shown, by template. If HF was shown a higher number before, that
-        number stays. Also record the digests of the files that this process has read. Also return the path of the
-        record. Raises StateError."""
+        number stays. Also return the path of the record. The record also gets the digests of the files that this
+        process has read. Raises StateError."""
         from provisioner.hostfactory.templates import get_higher
 
         path, spec, now = self._noted()
