@@ -50,7 +50,7 @@ attend()  # before any test module imports one
 
 @pytest.fixture(scope="session")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
-    """Collect the faults in responses of simulated Compute APIs, in this process and in its children."""
+    """Collect the errors in responses of simulated Compute APIs, in this process and in its children."""
     made = Notes(tmp_path_factory.mktemp("responses"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in simulators.surroundings(made.directory).items():
@@ -61,7 +61,7 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notes]:
 
 @pytest.fixture(autouse=True)
 def googles_schema(notes: Notes) -> Iterator[None]:
-    """Expect that the simulated Compute API gives only responses that Google's API can give."""
+    """Fail the test if a simulated Compute API has given a response that Google's API cannot give."""
     yield
     _hold(notes)
 
@@ -100,10 +100,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """If a test passed only when it was run again, print its first failure. Print the whole failure, because it is
-    rare.
+    """If a test failed and then passed when it was run again, print its whole failure, because such a failure is hard
+    to reproduce.
 
-    Write these failures also to the file PYTEST_AGAIN, by the test's id.
+    Also write these failures to the file that PYTEST_AGAIN names, by the test's id.
     """
     stats = terminalreporter.stats
     passed = {report.nodeid for report in stats.get("passed", []) if report.when == "call"}

@@ -100,7 +100,7 @@ class Rendering:
         return files
 
     def _registrations(self, conf: Path) -> dict[Path, Rendered]:
-        """Return the registration files, including the entries of other providers."""
+        """Return HostFactory's registration files with our entries added. The entries of other providers stay."""
         settings = self._settings
         documents: dict[str, Callable[[Path], JsonObject]] = {
             "providerplugins": lambda path: with_entries(path, "providerplugins", [plugin_entry(settings)]),
@@ -117,8 +117,8 @@ class Rendering:
         return files
 
     def _check(self, files: Mapping[str, Rendered], conf: Path) -> None:
-        """Check copies of the instance's files with the code by which the loop reads them. Raises ConfigError, which
-        names the files by their paths in ``conf``."""
+        """Write the instance's files into a temporary directory, and read them by the code that the loop uses. Raises
+        ConfigError with the problems that were found. Its text shows each file's final path below ``conf``."""
         with TemporaryDirectory() as staged:
             for name, rendered in files.items():
                 path = Path(staged, name)
@@ -142,7 +142,7 @@ class Rendering:
     # --- merging ------------------------------------------------------------------------------------------------------
 
     def _merge(self, source: Path) -> None:
-        """Add the files and settings of another instance's directory ``source``."""
+        """Add the files and settings of another instance. Its directory is ``source``."""
         file = source / "provisioner.yaml"
         settings = loader.load(file, {})
         provider = templates.load(source, {})
@@ -209,8 +209,8 @@ def render(file: Path, conf: Path) -> dict[Path, Rendered]:
 
 
 def disabled_messages(file: Path, files: Mapping[Path, Rendered]) -> Iterator[str]:
-    """Yield a sentence for each disabled requestor that uses the instance of the settings file ``file``. ``files``: the
-    rendered files."""
+    """Yield a sentence for each requestor that may use our instance but is disabled. ``file``: the settings file of the
+    instance. ``files``: the rendered files."""
     settings = read_settings(file)
     disabled_by_settings = {name for name, requestor in settings.requestors.items() if requestor.enabled is False}
     for path in (path for path in files if path.name == REGISTRATIONS["requestors"].name):
@@ -249,14 +249,15 @@ def _files_below(directory: Path) -> list[Path]:
 
 
 def _body(pool: Pool, source: Path) -> dict[str, Any]:
-    """Return the settings of a pool for provisioner.yaml. Paths of copied files are relative to the directory of
-    provisioner.yaml."""
+    """Return the settings of a pool as provisioner.yaml shall contain them. Files below ``source`` are copied, so their
+    paths become relative."""
     body = {"kind": pool.kind, **pool.model_dump(mode="json", exclude_defaults=True, exclude={"name"})}
     return {key: _copied_path(value, source) for key, value in body.items()}
 
 
 def _copied_path(value: object, source: Path) -> object:
-    """Return the path of a copied file, relative to ``source``. Return every other value unchanged."""
+    """Return the value relative to ``source`` if it is the path of a file below ``source``, because such files are
+    copied. Return any other value unchanged."""
     if isinstance(value, str) and (os.path.isabs(value) or value.startswith(f"{source}{os.sep}")):
         for path, directory in ((Path(value).absolute(), source.absolute()), (Path(value).resolve(), source.resolve())):
             if path.is_relative_to(directory):

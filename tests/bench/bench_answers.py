@@ -1,9 +1,10 @@
-"""The cost of settling a terminal answer: the time of its first print, and the size of its entry.
+"""The cost of the first report of a terminal answer: the time of the script, and the size of the file with the answer.
 
     python tests/bench/bench_answers.py [--rounds N]
 
-The first call writes the answer durably before it prints the answer. A later call of the same run writes nothing, so
-its time is the floor. The script also prints the time to write as many bytes.
+When getRequestStatus prints a terminal answer for the first time, it first stores the answer durably. A later call
+stores nothing. So the time of a later call is the least possible time. For comparison, the script also prints the time
+to write the same number of bytes.
 
 Goal: at most twice the time of a later call for up to 1,000 machines in one answer, and three times for 10,000. Exits 1
 if the goal is missed.
@@ -34,8 +35,8 @@ GOALS = {1: 2.0, 100: 2.0, 1_000: 2.0, 10_000: 3.0}
 
 
 def first_and_later(machines: int, rounds: int) -> tuple[float, float, float, int]:
-    """Return three medians in seconds: of the first call, of a later call, and of the bare writing of the answer.
-    Return also the size of the entry in bytes."""
+    """Return three median times in seconds: of the first call, of a later call, and of a plain write of the answer.
+    Return also the size in bytes of the file that stores the answer."""
     with tempfile.TemporaryDirectory() as directory:
         hf = HostFactory(Path(directory))
         hf.state.intent.create(hf.instance)

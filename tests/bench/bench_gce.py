@@ -157,7 +157,8 @@ class Measured:
 
 
 def traffic(cloud: Cloud, projects: Projects, made: Mapping[str, MigPool]) -> Measured:
-    """Create all machines while observers like the loop's observe the groups. Then measure a quiet time."""
+    """Create all machines while observers list the groups, as the observers of the loop do. Then count the calls of a
+    time without changes."""
     clock = LoopClock()
     backends = {name: MigBackend(pool, projects) for name, pool in made.items()}
     observers = [Observer(backend, clock, lambda: None) for backend in backends.values()]
@@ -235,7 +236,8 @@ def cpu_of_typed_client(endpoint: str) -> float:
 
 
 def child(path: str) -> int:
-    """Observe all groups in this process by a provisioner's backends. Print the process's peak memory in MB."""
+    """Observe all groups in this process, with the same backends that a provisioner uses. Print the process's peak
+    memory in MB."""
     from provisioner.commands.observe_pools import observe
     from provisioner.loop.loop import relax_collector
     from provisioner.settings.loader import load

@@ -1,13 +1,13 @@
-"""The cost of a page of the status page as a grid grows: CPU of the server's thread, without cached data.
+"""The cost of each page of the loop's status page as a grid grows: CPU of the server's thread, without cached data.
 
     python tests/bench/bench_page.py
 
 Half of the machines run, and half wait for a pool without room. All fifty requests have unmet machines. Pages show
-events from the journal's newest file. Pages are measured with three such files: an empty file, a file of the largest
-size with the lives of machines, and a file of the largest size with refusals only.
+events from the journal's newest file. Each page is measured three times: with an empty file, with a file of the largest
+size that is full of events in the lives of machines, and with such a file that is full of refusals.
 
 Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if the goal is missed. The script also prints
-the cost of a sample, which the loop takes once a minute.
+the cost of taking a sample for the page's plots, which the loop does once a minute.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The CPU of a plan: for opening a request's slots, in a steady state, after a change, and in a cycle with nothing to
-do.
+"""The CPU of a plan that opens all slots of a request, of a plan in a steady state, and of a plan after a change. The
+CPU of a whole cycle in which nothing changed, because such a cycle makes no plan.
 
 Goals are ratios of times in one run, so that they hold on any computer. The first goal compares the time of a plan with
 the time of copying the same slots. The second goal limits the growth of a plan's time for ten times as many slots.
 
-Many slots may exceed the processor's caches. If this makes a copy slower, a plan may also become slower.
-
-A cycle with nothing to do makes no plan; the time of the whole cycle is measured. Exits 1 if a goal is missed.
+Many slots may exceed the processor's caches. If a copy becomes slower for this reason, a plan may become slower by the
+same factor. Exits 1 if a goal is missed.
 
     python tests/bench/bench_plan.py
 """

@@ -102,11 +102,11 @@ def say(text: str) -> None:
 def write_configuration(
     directory: Path, cluster: Cluster, namespace: str, shards: int, requests: int, *, pods: bool = False
 ) -> None:
-    """Write the files of a provider instance. Each shard has a pool. Each request has a template, because HF has at
-    most ``REQUEST`` machines of a template.
+    """Write the files of a provider instance. Each shard has its own pool. Each request has its own template, because
+    HF has at most ``REQUEST`` machines of a template.
 
-    ``namespace``: the namespace of the state; empty for files. ``pods``: True if the machines are pods. The namespace
-    of each pool then has the same name as the pool.
+    ``namespace``: the namespace of the state; empty for files. ``pods``: True if the machines are pods. Each pool then
+    has a namespace of the same name.
     """
     sizes = {"max_pending": 100_000, "initial_window": 100_000}
     pools: dict[str, dict[str, object]] = {f"pool-{number}": {"kind": "fake", **sizes} for number in range(shards)}
@@ -148,7 +148,7 @@ def loops(environment: dict[str, str], directory: Path, shards: int) -> Iterator
 
 
 def answered_calls(cluster: Cluster) -> int:
-    """Return the number of calls of the state's resources that the API server has answered. Do not count watches."""
+    """Return the number of calls about the state's objects that the API server has answered. Do not count watches."""
     total = 0
     counted = re.compile(r'apiserver_request_total.*group="(provisioner\.hostfactory\.dev|coordination\.k8s\.io)"')
     for line in cluster.admin.text("/metrics").splitlines():

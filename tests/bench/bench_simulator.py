@@ -25,7 +25,7 @@ CREATES, PODS, CLIENTS = 1_000, 10_000, 16
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return seconds that ``work`` took."""
+    """Return the seconds that ``work`` took."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

@@ -1,13 +1,13 @@
-"""The speed of the slurm backend on a real slurmrestd of Debian, beside a plain loop in the same run.
+"""The speed of the slurm backend on a real slurmrestd of Debian, compared with a plain loop of calls in the same run.
 
     make bench-slurm        or        python -m tests.bench.bench_slurm [--rounds N] [--jobs N]
 
-Goals for 1,000 jobs:
+Goals of the backend for 1,000 jobs:
 
-* created in at most 4 s, and not slower than by the plain loop;
-* deleted in at most 4 s, and in at most 0.4 of the seconds of the plain loop;
-* observed in at most 0.8 s, and in at most 1.5 times the seconds of a plain list;
-* in a quiet cycle, one list and no other call.
+* it creates them in at most 4 s, and in no more seconds than the plain loop;
+* it deletes them in at most 4 s, and in at most 0.4 of the seconds of the plain loop;
+* it observes them in at most 0.8 s, and in at most 1.5 times the seconds of a list call of the plain loop;
+* in a quiet cycle it makes one list call and no other call.
 
 The plain loop makes one call after the other, each on a connection of its own. It knows the ids of its jobs. Exits 1 if
 a goal is missed. Cluster and clients share the machine. Therefore the ratios are medians over the rounds, and the
@@ -149,7 +149,7 @@ class Bench:
         return took
 
     def theirs(self, jobs: int) -> dict[str, float]:
-        """Create, observe and delete ``jobs`` jobs by the plain loop. Return the seconds of each step."""
+        """Submit, list and cancel ``jobs`` jobs by the plain loop. Return the seconds of each step."""
         creates, made, took = self.creates(jobs), list[int](), {}
         took["create"] = seconds(lambda: made.extend(self.plain.create(creates)))
         took["observe"] = statistics.median(seconds(lambda: self.plain.call("GET", "jobs")) for _ in range(3))

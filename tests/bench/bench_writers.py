@@ -5,8 +5,9 @@
 The other script only imports tinydb and fsyncs its own file. This is the least cost of a durable request. Both scripts
 are measured in turn, in the same run.
 
-Goals: eight scripts at a time reach 70 % of the other script's rate. If fifty scripts start at once, 95 % of them
-answer within 1.5 times its duration. Exits 1 if a goal is missed.
+Goals: if eight copies of our script run at a time, they reach 70 % of the rate that eight copies of the other script
+reach. If fifty copies start at once, 95 % of ours answer within 1.5 times the time in which 95 % of the others answer.
+Exits 1 if a goal is missed.
 """
 
 from __future__ import annotations

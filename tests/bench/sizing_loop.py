@@ -112,7 +112,8 @@ def parts(machines: int) -> list[int]:
 
 
 def site(directory: Path, machines: int, lag: float) -> Site:
-    """Return a site. Each part of the machines has a template of groups and a template of a namespace."""
+    """Return a site whose templates together allow ``machines`` machines as instances of groups, and as many as pods.
+    No template allows more than HF may request of it, so there may be several templates of each kind."""
     directory.mkdir()
     (directory / "spec.yaml").write_text(SPEC)
     pools: dict[str, Mapping[str, object]] = {}

@@ -279,13 +279,13 @@ class Ledger:
             self.breaks(Law.PROVEN, f"{name} in {pool} runs, HF has it, and it is deleted")
 
     def _is_hosts(self, name: str, at: float) -> bool:
-        """Return True if HF got the machine before ``at`` and had not asked to return it by then. A later loss of HF's
-        database does not count."""
+        """Return True if HF got the machine before ``at`` and had not requested its return by then. This also holds if
+        HF has lost its database since."""
         return self.known_since.get(name, at) < at and self.returned.get(name, at) >= at
 
     def reclaims(self, names: Collection[str], machines: Mapping[str, str]) -> None:
-        """Check machines that a script has reported as gone. ``machines``: the phase of each machine in the cloud after
-        the report."""
+        """Check that each machine that getReturnRequests has named as lost was really lost. ``machines``: the phase of
+        each machine in the cloud after the script ended."""
         with self.lock:
             for name in names:
                 if machines.get(name) == "running" and not self.disturbed(name) and name not in self.returned:

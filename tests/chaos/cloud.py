@@ -1,6 +1,8 @@
-"""``python -m tests.chaos.cloud FILE simulator …``: the embedded cloud as `provisioner` runs it, and its chronicle. The
-chronicle is a file with one JSON object a line. It has a line for each machine that was made, for each delete, and for
-the first strike of each fault at the same targets."""
+"""The embedded cloud of the chaos test. It also writes a chronicle: ``python -m tests.chaos.cloud FILE simulator …``.
+
+The chronicle is a file with one JSON object a line. Each creation and each delete of a machine has a line. A fault has
+a line when it hits a target for the first time.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A small model of HostFactory. The model runs the real scripts and believes their output. It sometimes asks again for
-requests that have ended."""
+"""A small model of HostFactory. The model runs the real scripts and believes their output. It sometimes polls requests
+that have already ended."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The disturbances. Each is a small function whose name is written to the diary. The seed determines the order and the
-times of the disturbances before the run begins."""
+"""The disturbances of the chaos test. Each is a small function whose name is written to the diary of the run. The seed
+determines the order and the times of the disturbances before the run begins."""
 
 from __future__ import annotations
 
@@ -259,13 +259,14 @@ def faults(modes: list[str], chance: random.Random) -> Act:
 
 
 def rate_of(mode: str, chance: random.Random) -> float:
-    """Return the rate of a fault. It is higher for faults of machines, because there are fewer machines than calls."""
+    """Draw the rate of a fault: the probability that it strikes when it could. The rate is higher for faults of
+    machines, because there are fewer machines than calls."""
     return round(chance.uniform(0.1, 0.4) if mode in STILL_WELL else chance.uniform(0.4, 0.9), 2)
 
 
 def target_of(mode: str, chance: random.Random) -> str:
-    """Return the target of the fault. In three of four cases, the fault ``throttled`` spares groups, because a
-    throttled group gets no calls for a minute."""
+    """Draw the target of the fault. In three of four cases, the fault ``throttled`` hits only pods, because a throttled
+    group gets no calls for a minute, which is long for a run."""
     return PODS_ALONE if mode == "throttled" and chance.random() < 0.75 else ".*"
 
 

@@ -87,7 +87,8 @@ class Run:
         self._until(lambda: self.ledger.unsettled(self.arena.cloud()) + self._brakes(), REST_SECONDS, "at rest")
 
     def return_all(self) -> None:
-        """Return all machines of HF; an operator names those that HF has forgotten."""
+        """Let HF return all machines. As an operator would, name to HF the machines that it has forgotten. Wait until
+        the cloud has no machine of ours."""
         with self.ledger.lock:
             self.ledger.hf.hosts |= {one["name"] for one in of_ours(self.arena.cloud())}
             self.ledger.hf.to_return |= self.ledger.hf.hosts

@@ -1,5 +1,5 @@
-"""``provisioner demand``, the loop and the scripts as processes. SIGKILL ends them at random while the wish changes.
-Each request is made only once, and in the end as many machines run as are wanted.
+"""``provisioner demand``, the loop and the scripts as processes. SIGKILL ends them at random while the number of wanted
+machines changes. Each request is made only once, and in the end as many machines run as are wanted.
 
 ``DEMAND_SEEDS=20 pytest -m chaos tests/chaos/test_demand_killed.py`` plays more seeds. ``DEMAND_SEED`` is the first
 seed.

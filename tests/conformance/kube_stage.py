@@ -1,4 +1,5 @@
-"""The stage of the cases if a Kubernetes API keeps the state: an API server in memory for each case."""
+"""The instance on which a conformance case runs if a Kubernetes API keeps the state. Each case has its own API server,
+in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Cases 96 to 100: the whole life of machines, a restart of HF, an upgrade, a wrong clock, and recorded documents."""
+"""Cases 96 to 100 of the conformance checklist: the whole life of machines, a restart of HF, an upgrade, a wrong clock,
+and recorded documents."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def a_day_passes(hf: Grid, machines: list[str]) -> None:
 
 
 def unlisted(hf: Grid) -> list[str]:
-    """Return the machines that HF seems to have forgotten, by `provisioner status`."""
+    """Return the machines that HF seems to have forgotten, as `provisioner status` lists them."""
     shown: list[str] = json.loads(hf.shown())["unlisted"]
     return shown
 

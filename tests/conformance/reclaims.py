@@ -1,4 +1,4 @@
-"""Cases 83 to 95: getReturnRequests."""
+"""Cases 83 to 95 of the conformance checklist: getReturnRequests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases 33 to 46: requestMachines."""
+"""Cases 33 to 46 of the conformance checklist: requestMachines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases 69 to 82: requestReturnMachines."""
+"""Cases 69 to 82 of the conformance checklist: requestReturnMachines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COPY = "hf-zzzzzzzzzz-000008"
 
 
 def returned_entry(hf: Grid, machines: object) -> dict[str, object]:
-    """Return the answer to a return request once it has ended. ``machines``: the value of ``machines`` in HF's
-    input."""
+    """Make a return request, and wait until it has ended. Return the answer to it. ``machines``: the value of
+    ``machines`` in HF's input."""
     return hf.ended(hf.call("requestReturnMachines", {"machines": machines})["requestId"])
 
 

@@ -1,4 +1,4 @@
-"""The stage of the cases: an embedded cloud, and on it a provider instance for each case.
+"""An embedded cloud, and on it a provider instance for each case of the conformance checklist.
 
 HostFactory's calls run in the test's process. A case that tests processes starts a process for each call instead. The
 loop is the real loop, in a thread of the test.
@@ -251,8 +251,8 @@ class Instance(InProcess):
         return {entry["machine"]: entry["gracePeriod"] for entry in answer["requests"]}
 
     def reclaims(self, *machines: str, among: Sequence[str] = ()) -> None:
-        """Wait until getReturnRequests asks HF to return exactly these machines. ``among``: the machines that HF lists;
-        these machines if empty."""
+        """Wait until getReturnRequests asks HF to return exactly these machines. ``among``: the machines that HF lists
+        in its input; empty if HF lists just these machines."""
         listed = among or machines
         until(lambda: set(self.reclaimed(*listed)) == set(machines), SECONDS, every=0.1, what=f"{machines} reported")
 
@@ -320,7 +320,8 @@ class Ahead:
 
 @contextmanager
 def loop_time() -> Iterator[Ahead]:
-    """Allow a test to advance loop time. The loop's deadlines and delays follow loop time, but threads do not."""
+    """Allow a test to advance loop time. The loop's deadlines and delays follow loop time. Its threads still wait in
+    real time."""
     ahead, now = Ahead(), LoopClock.now
     with patch.object(LoopClock, "now", lambda clock: now(clock) + ahead.seconds):
         yield ahead
@@ -333,6 +334,6 @@ def names(entry: Mapping[str, Any], *results: str) -> list[str]:
 
 
 def template(name: str, **fields: object) -> dict[str, object]:
-    """Return a template for the templates file. It equals the fixture's first template except for its name and these
-    fields."""
+    """Return a template for the templates file. It is a copy of the first template of ``TEMPLATES`` with this name and
+    these fields."""
     return TEMPLATES["templates"][0] | {"templateId": name} | fields

@@ -1,4 +1,4 @@
-"""Cases 47 to 68: getRequestStatus."""
+"""Cases 47 to 68 of the conformance checklist: getRequestStatus."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def every_state(hf: Grid) -> None:
 
 
 def _slots(request: str) -> dict[int, Slot]:
-    """Return one slot for each combination of the fields that change an answer."""
+    """Return one slot for each combination of values of those fields on which an answer depends."""
     kinds = itertools.product(
         Verdict, (None, *DeleteReason), (None, 1.0), (None, 2.0), (None, Failure(ErrorClass.STOCKOUT, "none left"))
     )

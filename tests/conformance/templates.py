@@ -1,4 +1,4 @@
-"""Cases 23 to 32: getAvailableTemplates."""
+"""Cases 23 to 32 of the conformance checklist: getAvailableTemplates."""
 
 from __future__ import annotations
 

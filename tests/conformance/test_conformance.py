@@ -1,7 +1,7 @@
-"""The hundred cases of the HostFactory interface's conformance checklist, each by its number.
+"""The hundred cases of the conformance checklist of the HostFactory interface, each by its number.
 
-The commands run on the embedded cloud, in this process. Cases about processes run the scripts as HostFactory does. In
-the complete run, all cases run the scripts in this way. Every answer passes its schema.
+By default, the scripts' commands run in this process, on the embedded cloud. Cases about processes start the scripts as
+HostFactory does. The slow tests play every case in this way too. Every answer passes its schema.
 """
 
 from __future__ import annotations

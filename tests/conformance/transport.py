@@ -1,4 +1,5 @@
-"""Cases 1 to 22: HostFactory's calls of the scripts, and disturbances that must not matter."""
+"""Cases 1 to 22 of the conformance checklist: HostFactory's calls of the scripts, and disturbances that must not
+matter."""
 
 from __future__ import annotations
 

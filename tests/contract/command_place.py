@@ -199,7 +199,7 @@ class LanciumPlace(FakePlace):
         super().__init__(directory, sample(self.file) | {"credentials": key})
 
     def until_gone(self, name: str) -> None:
-        """Delete the record as the plan does, and wait until it is gone."""
+        """If the machine has ended, delete its record, as the plan does. Then wait until the machine is gone."""
         if (machine := self.observe().machines.get(name)) and machine.phase is Phase.GONE:
             assert self.delete(name, machine.fingerprint.uid).failure is None
         super().until_gone(name)

@@ -14,7 +14,7 @@ from tests.support.steered_place import steered
 
 
 class MemoryPlace(Place):
-    """A backend that a kind makes from settings, used only through the kind's interface."""
+    """A pool in memory. A kind makes its backend from settings, as the kind's interface requires."""
 
     pool = "memory-a"
 
@@ -69,7 +69,7 @@ class MemoryPlace(Place):
         return True
 
     def close(self) -> None:
-        """Do nothing, because a place in memory has no connections."""
+        """Close the backend. The place in memory has no connections."""
         self.backend.close()
 
     def present(self) -> list[str]:

@@ -79,8 +79,8 @@ class MigPlace(Place):
         return sum(count for method, count in calls.items() if method.endswith(".createInstances"))
 
     def spawn_foreign(self, name: str) -> None:
-        """Make a member of the group. If the name has the form of our names, make an instance outside the group
-        instead."""
+        """Make an instance that is not ours: a member of the group. If the name has the form of our names, make the
+        instance outside the group instead."""
         if name_pattern(PREFIX).fullmatch(name):
             zone = self._spec.all_zones[0]
             self._in_groups(lambda groups: groups.vms.insert(self._spec, zone, name))

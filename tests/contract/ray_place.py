@@ -110,7 +110,7 @@ class RayPlace(Place):
         self._submit(name, metadata)
 
     def hold(self) -> bool:
-        """Take all CPUs."""
+        """Submit a job that takes all CPUs, so that further jobs wait."""
         self._submit(FILLS, {}, entrypoint_num_cpus=CPUS)
         until(lambda: self._job(FILLS)["status"] == "RUNNING", self.patience, what=f"{FILLS} runs")
         return True

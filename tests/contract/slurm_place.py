@@ -32,9 +32,10 @@ def environment(directory: Path, job: str) -> Mapping[str, str]:
 
 
 class OnCluster(Place):
-    """Actions of other users in the partition, by Slurm's own commands.
+    """The actions of other users in the partition, by Slurm's own commands.
 
-    In fact all jobs have one user, because Slurm daemons without root's rights can run jobs only as their own user.
+    Here, our user also submits the jobs of the other users, because Slurm daemons without root's rights can run jobs
+    only as their own user.
     """
 
     patience = 60.0

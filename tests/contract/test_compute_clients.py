@@ -1,4 +1,4 @@
-"""Google's clients, two libraries and gcloud, get the same results from the same simulator."""
+"""All of Google's clients (two libraries and gcloud) get the same results from the same simulator."""
 
 from __future__ import annotations
 

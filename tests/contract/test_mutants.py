@@ -104,8 +104,8 @@ class UidWithoutTheTimeOfSubmission(Altered):
 
 
 def number(uid: str) -> str:
-    """Return the part of a uid before ``-submitted-later``. The uid of a later machine with the same name may begin
-    with the same part."""
+    """Return a uid without its suffix ``-submitted-later``. Without the suffix, a later machine of the same name can
+    have the same uid."""
     return uid.partition("-submitted-later")[0]
 
 

@@ -227,8 +227,8 @@ def test_a_claimed_answer_may_be_revised_again_until_hf_reads_it(store: Store) -
 
 @pytest.mark.parametrize("order", sorted(set(itertools.permutations("ssrrp"))), ids="".join)
 def test_in_each_order_every_script_prints_the_first_answer(store: Store, order: tuple[str, ...]) -> None:
-    """Each letter of the order is a step. ``s``: a script polls. ``r``: the loop revises its answer. ``p``: the loop
-    publishes."""
+    """Scripts must print the same answer in each order of these steps. ``s``: a script polls. ``r``: the loop revises
+    its answer. ``p``: the loop publishes."""
     id_, loop, printed = ask(store.script()), store.loop(), set[str]()
     lead(loop)
     shown = TEXT
@@ -507,7 +507,7 @@ def test_a_release_is_asked_once(script: ScriptState, store: Store) -> None:
 
 def test_a_release_that_is_asked_again_meanwhile_is_not_forgotten(script: ScriptState, store: Store) -> None:
     """If an operator asks for a second release while the loop carries out the first, the loop must not forget the
-    second. Before asking, the operator may have restored lost requests that the loop has not read yet."""
+    second. The second may be needed for requests that the operator has restored and that the loop has not read yet."""
     ask(script)
     loop = store.loop()
     lead(loop)

@@ -71,7 +71,8 @@ HOLDER = (
 
 
 def gone(site: Site) -> None:
-    """Replace the loop by a process that ends without signing off, as a loop does that is killed."""
+    """Replace the loop by a process that gets the loop's lock and then ends without cleaning up, as a killed loop
+    does."""
     site.stop_loop()
     site.process(HOLDER.format(path=str(site.work), then="import os; os._exit(9)")).wait()
     age([site.work / "heartbeat"], 100.0)
@@ -91,7 +92,7 @@ KEEPER = (
 
 
 def stopped_script(site: Site) -> None:
-    """Let a process hold the lock of intent.json, as a script does that was stopped by SIGSTOP."""
+    """Let a process hold the lock of intent.json. A script that SIGSTOP has stopped has the same effect."""
     site.process(KEEPER.format(lock=f"DataLock({site.state.intent.lock_path!r})", then=""))
 
 

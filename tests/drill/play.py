@@ -182,8 +182,8 @@ def _series(seen: Seen) -> list[dict[str, str]]:
 
 
 def _steady(name: str, value: float | None, scraped: float, *, at: int, steps: int, grows: bool) -> str:
-    """Return the samples of one value from second ``at`` on, in promtool's notation. The value stays the same. Only
-    with ``grows``, a timestamp or a number of cycles increases."""
+    """Return the samples of one value from second ``at`` on, in promtool's notation. All samples are equal. But if
+    ``grows``, the samples of a timestamp or of a number of cycles increase."""
     if value != value:
         value = None  # a gauge without a value fires as little as a missing one
     if value is None:

@@ -1,1 +1,1 @@
-"""Run the stages of the gate, record a complete run, and select what a change needs."""
+"""Run the stages of the gate, record a complete run, and select the stages that a change needs."""

@@ -87,6 +87,6 @@ def read(result: Result, report: Path, again: Path, *, require_all: bool) -> Res
 
 
 def requires_all() -> bool:
-    """Return True if a missing program must make the run red, although its tests are only skipped. Programs that no
-    machine can have make no run red."""
+    """Return True if the run must be red when tests were skipped because a program is missing. This does not apply to
+    programs that no machine can have."""
     return os.environ.get("REQUIRE_ALL") == "1"

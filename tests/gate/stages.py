@@ -129,8 +129,8 @@ class Tree:
     def modules_of(self, file: str) -> Set[str]:
         """Return the modules to which a file belongs; empty for a file outside of the packages.
 
-        A module's file belongs to this module. Another file, such as a template or a golden file, belongs to the
-        modules of the nearest folder with modules. So does a deleted module.
+        A module's file belongs to this module. Another file, such as a template or a golden file, belongs to all
+        modules of the nearest folder with modules. The same holds for the file of a deleted module.
         """
         if file in self._files:
             return {self._files[file]}

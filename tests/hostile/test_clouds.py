@@ -187,7 +187,8 @@ def test_a_redirect_is_not_followed(tmp_path: Path, make: Any, call: Any) -> Non
 
 
 def test_a_list_of_500_pods_of_20_kb_each_is_taken(tmp_path: Path) -> None:
-    """The list has half of the permitted bytes, and as many values as such pods can have."""
+    """The backend must accept this list. It has half of the permitted bytes, and as many JSON values as real pods of
+    this size can have."""
     fields = {f"f:field-{number}": {"f:value": {}, ".": {}} for number in range(490)}
     entry = {"manager": "kubelet", "fieldsV1": fields}
     pods = [{"metadata": {"name": f"x-{n}", "uid": f"{n}", "managedFields": [entry]}} for n in range(500)]

@@ -154,7 +154,8 @@ def test_printable_text_is_one_line_and_keeps_its_letters(text: str) -> None:
 
 
 def test_rich_steers_the_terminal_and_words_do_not(tmp_path: Path) -> None:
-    """Run ``status --watch`` on a terminal, and read until the screen has been drawn."""
+    """Rich's own control characters must reach the terminal. To check this, run ``status --watch`` on a terminal until
+    the screen has been drawn."""
     hf = HostFactory(tmp_path)
     (hf.conf / "pod.yaml").write_text("containers: [{name: main, image: busybox}]\n")
     pools = {"gke-main": {"kind": "gke", "namespace": "words", "pod_spec": "pod.yaml"}}

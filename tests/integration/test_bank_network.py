@@ -1,8 +1,8 @@
 """A network whose only way out is a proxy with a certificate authority of the bank's own.
 
-Every client goes through the proxy and trusts the authority by one setting. It reports faults of both. The metadata
-server is never asked through the proxy. Only the proxy can resolve the names, so each call that arrives has passed the
-proxy.
+Every client must use the proxy, and must trust the authority because of one setting. Clients must report faults of the
+proxy and of the authority. They must never ask the metadata server through the proxy. Only the proxy can resolve the
+names of the clouds, so each call that arrives there has passed the proxy.
 """
 
 from __future__ import annotations
@@ -273,8 +273,8 @@ def wrong(bank: Bank, **environment: str) -> list[str]:
 
 @pytest.mark.slow
 def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(bank: Bank, tmp_path: Path) -> None:
-    """Run the loop and the page's command as processes of their own. Give them only the pod's environment, as `kubectl
-    exec` does."""
+    """Run the loop and the command that docs/deploy-gke.md shows as processes of their own. Give them only the pod's
+    environment, as `kubectl exec` does."""
     one = container(built(GKE, "secret-csi"))
     (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]
     del bank.environment["HTTPS_PROXY"]
@@ -299,12 +299,12 @@ def test_in_a_pod_the_loop_and_the_pages_line_read_the_proxy_from_the_secret(ban
 
 
 def section(title: str) -> str:
-    """Return the section of the page with this title."""
+    """Return the section of docs/deploy-banks.md with this title."""
     return PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def federation_lines() -> list[tuple[str, ...]]:
-    """Return the page's gcloud lines about the federation. The project has the number 1."""
+    """Return the gcloud lines about the federation in docs/deploy-banks.md, with the names of a test's project."""
     text = section("The loop's identity without a key file").replace("\\\n", "").replace("NUMBER", "1")
     lines = re.findall(r"(?m)^    gcloud (.+)$", text.replace("PROJECT", "p").replace("SUBJECT", "hf"))
     return [tuple(shlex.split(line)) for line in lines]
@@ -312,8 +312,8 @@ def federation_lines() -> list[tuple[str, ...]]:
 
 @GCLOUD
 def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account() -> None:
-    """Check each line against gcloud's table of commands. The objects that a line names must be those that earlier
-    lines make."""
+    """Check each line of docs/deploy-banks.md against gcloud's table of commands. If a line uses an object, an earlier
+    line must make it."""
     tree, lines = gcloud_table(), federation_lines()
     assert [problem for line in lines for problem in unknown(line, tree)] == []
     enable, pool, provider, binding, written = lines
@@ -330,7 +330,8 @@ def test_gcloud_knows_the_pages_lines_and_they_lead_from_the_pool_to_the_account
 
 @GCLOUD
 def test_the_pages_line_writes_the_configuration_that_these_tests_log_in_by(bank: Bank, tmp_path: Path) -> None:
-    """Run the page's line. gcloud writes the configuration without calling a server."""
+    """Run the gcloud line of docs/deploy-banks.md that writes the configuration. gcloud writes it without calling a
+    server."""
     bank.is_the_account()
     places = {"/run/bank/token": tmp_path / "subject", "/etc/hostfactory": tmp_path}
     text = shlex.join(federation_lines()[-1])

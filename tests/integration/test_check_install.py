@@ -110,8 +110,8 @@ LOG = "demoinst-provider.master1.log"
     ],
 )
 def test_each_fault_is_named_with_its_fix(hf: HostFactory, wrong: Callable[[HostFactory], object], words: str) -> None:
-    """The loop over the findings ends once the fault is found. This saves time, because the check calls the scripts
-    last."""
+    """The check runs step by step, and the test stops it at the expected finding. This saves time, because the last
+    steps call the scripts."""
     wrong(hf)
     found = map(str, installation_check.check_all(Directories(hf.environment), ""))
     assert any(line.startswith("fix: ") and words in line for line in found)

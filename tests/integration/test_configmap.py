@@ -1,4 +1,4 @@
-"""``provisioner configmap``: the content of HostFactory's directory, as a manifest without keys."""
+"""``provisioner configmap`` prints a manifest with the content of HostFactory's directory, but without keys."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_mounted_files_have_the_digest_of_the_files_here(
 
 
 def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A comment must name each file that was left out."""
+    """The ConfigMap must contain no login and no key. A comment must name each file that was left out."""
     set_of_pool(conf, endpoint="https://1.2.3.4", credentials="key.json")
     with (conf / "provisioner.yaml").open("a") as file:
         file.write("server: {token_file: token}\n")
@@ -86,7 +86,8 @@ def test_no_login_and_no_key_is_in_it(conf: Path, capsys: pytest.CaptureFixture[
 def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
     conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that the kind does not mark may be a secret, even if the kind requires the file."""
+    """Expect only those files of a pool that its kind marks as fit for a ConfigMap. Any other file may be a secret,
+    even a file that the kind requires."""
     monkeypatch.syspath_prepend(install(tmp_path / "installed"))
     registry.get_kind.cache_clear()
     settings = yaml.safe_load((conf / "provisioner.yaml").read_text())
@@ -107,8 +108,9 @@ def test_of_a_kind_that_is_installed_only_files_marked_as_carried_are_in_it(
 def test_authorities_come_along(
     conf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, of: str
 ) -> None:
-    """Expect the certificates in the ConfigMap, because they are no secret. The pod needs them for an API server's
-    endpoint, and for a proxy that opens TLS. A certificate from another directory is put beside the other files."""
+    """Expect the certificates of authorities in the ConfigMap, because they are not secret. The pod needs them for an
+    API server, or for a proxy that opens TLS. The ConfigMap has no directories, so a certificate from a subdirectory
+    moves beside the other files."""
     (tmp_path / "trust").mkdir()
     (conf / "trust").mkdir()
     bundle = conf / place

@@ -39,7 +39,8 @@ def panels(board: Path) -> list[Panel]:
 
 
 def expressions() -> list[str]:
-    """Return each query once. Each variable of a dashboard selects all values."""
+    """Return each query of the dashboards once. Each variable of a dashboard is replaced by a pattern that matches all
+    values."""
     found = [target["expr"] for board in BOARDS for panel in panels(board) for target in panel["targets"]]
     return [re.sub(r"\$\w+", ".*", expression) for expression in dict.fromkeys(found)]
 

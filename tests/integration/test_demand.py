@@ -1,5 +1,5 @@
-"""``provisioner demand`` with the real scripts: a step, a dry run, the lock or lease that lets only one service act,
-and metrics."""
+"""``provisioner demand`` with the real scripts: a single step, a dry run, metrics, and the lock or lease that lets only
+one service act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The deployment kit. Each file is read by the tool that also reads it at a site. Each file asks only for permitted
+"""The deployment kit. The tool that reads a file at a site must also accept it here. Each file asks only for permitted
 rights."""
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text()
 
 @dataclass(frozen=True)
 class Trouble:
-    """A fault of a disk."""
+    """A fault of a disk, with the functions that begin and end it."""
 
     begin: Callable[[Disk], None]
     end: Callable[[Disk], None]

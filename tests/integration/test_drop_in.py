@@ -1,5 +1,5 @@
-"""A site that used Google's connector. Its files, its environment and its command lines stay the same, and its machines
-keep running."""
+"""A site moves from Google's connector to us. Its files, its environment and its command lines stay the same, and its
+machines keep running."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ LOOP = {"interval_seconds": 0.2, "floor_seconds": 0.02, "intent_poll_seconds": 0
 
 
 class Moved(Instance):
-    """A provider instance of a site that used Google's connector. Google's installer makes two such instances below
-    HF_TOP."""
+    """A provider instance of a site that used Google's connector. Its directories are where Google's installer makes
+    them below HF_TOP."""
 
     def __init__(self, top: Path, cloud: Simulator, place: str, instance: str, files: dict[str, Any]) -> None:
         super().__init__(top / "unused", cloud, place, instance=instance)
@@ -137,8 +137,8 @@ def gce(tmp_path: Path, cloud: Simulator) -> Iterator[Moved]:
 
 
 def drained(hf: Moved, theirs: Mapping[str, str], template: str) -> list[str]:
-    """As HF, request new machines from our provisioner, and send it a return request for the machines of Google's
-    connector. The result is the names of our machines.
+    """As HF, request new machines from our provisioner, and return the machines of Google's connector to it. Return the
+    names of our machines.
 
     ``theirs``: machine name → id, as HF knows the connector's machines.
     """
@@ -212,7 +212,7 @@ def point_at(plugins: Path, scripts: Path) -> None:
 
 
 def through(hf: Moved, plugins: Path, name: str, document: object) -> Any:
-    """Call a script from the directory that HostFactory's registration file names. Return its answer."""
+    """Call a script from the directory that the plug-in's scriptPath names. Return its answer."""
     [plugin] = json.loads(plugins.read_text())["providerplugins"]
     hf.input.parent.mkdir(exist_ok=True)
     hf.input.write_text(json.dumps(document))

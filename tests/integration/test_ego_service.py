@@ -1,5 +1,5 @@
-"""The loop as an EGO service, on two hosts that share a directory. The page's service definition is run as EGO would
-run it."""
+"""The loop as an EGO service, on two hosts that share a directory. The test runs the service definition of our page as
+EGO would run it."""
 
 from __future__ import annotations
 

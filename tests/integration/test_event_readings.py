@@ -1,5 +1,5 @@
-"""Reading of Events from the simulated API server: its times, its number of calls, and a loop that works without
-Events."""
+"""Our reading of Kubernetes Events from the simulated API server: its times, its number of calls, and a loop that works
+without Events."""
 
 from __future__ import annotations
 

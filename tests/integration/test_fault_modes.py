@@ -217,8 +217,9 @@ def test_f9_a_name_of_a_vm_outside_is_given_up_and_the_vm_left_alone(site: Virtu
 
 @pytest.mark.parametrize("duplicate", Duplicate)
 def test_f9_a_name_that_the_mig_has_is_not_made_twice(tmp_path: Path, duplicate: Duplicate) -> None:
-    """Google applies the first call, but the process ends before the response. By the second call, Google has forgotten
-    the request id of the first."""
+    """Expect one machine, although the call that creates it is repeated. Google applies the first call, but the process
+    ends before the response. By the time of the second call, Google has forgotten the request id that both calls
+    have."""
     switches = Switches(duplicate_name=duplicate, request_id_seconds=0.0)
     with VirtualSite(tmp_path, switches=switches) as site:
         id_ = site.request(3)

@@ -1,8 +1,8 @@
-"""A walk through docs/first-machine.md. Its blocks run unchanged and in order, as the users that the blocks name.
+"""A walk through docs/first-machine.md. The page's blocks of commands run unchanged and in order, as the users that the
+blocks name.
 
-The host is this machine with file systems of its own mounted over it. Therefore install.sh makes users, directories and
-programs for real. A stand-in replaces each program that a test cannot use. REPLACED names these programs and the
-reasons.
+The host is this machine with file systems of its own mounted over it. So install.sh can really make users, directories
+and programs. A stand-in replaces each program that a test cannot use. REPLACED names these programs and the reasons.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ class Walk(ScratchHost):
         return self.run(typed, *(user if who == HF_USER else []), "env", "-i", *words, directory=HOME[who])
 
     def cloud(self) -> None:
-        """Make the instance's files from the page's grid.tfvars, as Terraform does. Make a cloud with their pools.
+        """Make the instance's files from the page's grid.tfvars, as Terraform does. Make an embedded cloud with the
+        pools of these files.
 
         The cluster has its own address and authority. A metadata server identifies HostFactory's host.
         """
@@ -268,8 +269,8 @@ class Walk(ScratchHost):
         self._metadata.values |= account(given["--service-account"], "of-the-vm")
 
     def outside(self, lines: str) -> None:
-        """Run the lines for a host outside of Google, which name the federation. Then undo them, because the host of
-        this test is at Google."""
+        """Run the lines that only a host outside of Google needs. They let it log in by a federation. Then undo them,
+        because the host of this test counts as a host at Google."""
         file = self.path("/etc/default/provisioner")
         before = file.read_text()
         self.type(ROOT_USER, lines)
@@ -316,7 +317,8 @@ class Walk(ScratchHost):
 
 
 def parts_of(block: str) -> tuple[str, str, str]:
-    """Return three parts of a block: its user, the only kind of site that needs it, and its lines."""
+    """Return three parts of a block of commands: the user who types it, the sort of site that needs it (empty: every
+    site), and its lines."""
     first, _, lines = block.partition("\n")
     who, _, alone = first.removeprefix("# ").partition(", ")
     return who, alone, lines
@@ -338,7 +340,7 @@ def test_each_block_says_who_types_it_and_each_stand_in_is_still_needed() -> Non
 
 
 def test_each_block_that_pods_alone_need_is_said_to_be_for_pods() -> None:
-    """The text before a block that only a grid with pods needs must mention pods. A reader whose grid has only
+    """If only a grid with pods needs a block, the text before the block must mention pods. A reader whose grid has only
     instances then leaves the block out."""
     parts = re.split(r"```(?:sh)?\n", PAGE)
     parts_of_pods = [
@@ -388,8 +390,8 @@ def test_the_page_leads_to_machines_of_both_kinds_and_back(walk: Walk) -> None:
 
 
 def step(walk: Walk, who: str, lines: str) -> str:
-    """Run lines of the page, and return the output. Repeat lines that show a state until the loop runs, the request is
-    complete, or the machine's timeline has ended."""
+    """Run lines of the page, and return the output. Some lines show a state, so repeat them until the loop runs, the
+    request is complete, or the machine is returned and gone."""
     lines = walk.with_own_ids(lines)
     if "check_install" in lines:
         once = f"{lines.splitlines()[0]} || true"
@@ -434,8 +436,8 @@ def ended(timeline: str) -> str:
 
 
 def rented(walk: Walk, answer: Any) -> None:
-    """Check that HostFactory, the operator's commands and the cloud show the same machine, and that it has the kind of
-    the template."""
+    """Check that HostFactory, the operator's commands and the cloud show the same machine. Its kind must be the kind
+    that the template promises."""
     (machine,) = answer["machines"]
     (template,) = (name for name, documented in REQUESTS.items() if walk.ids.get(documented) == answer["requestId"])
     walk.ids[f"hf-{REQUESTS[template]}-000000"] = machine["name"]

@@ -1,5 +1,5 @@
-"""gcloud on the simulator: the command lines that our pages give to operators, and other common command lines. Its
-changes of a group's machines are tested in ``tests/contract``."""
+"""gcloud on the simulator: the command lines that our pages give to operators, and other common command lines.
+``tests/contract`` tests the changes that gcloud makes to a group's machines."""
 
 from __future__ import annotations
 

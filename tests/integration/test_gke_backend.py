@@ -238,7 +238,8 @@ def test_the_namespace_is_read_again_with_each_list_and_with_no_other_look(bench
 
 
 def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: Bench) -> None:
-    """The list must be in pages, which do not depend on the watch's stream. The watch must continue."""
+    """Even if the watch works, a wanted list must be made, and only once. It must be in pages, which do not depend on
+    the watch's stream. The watch must continue."""
     backend = bench.backend()
     create(backend, 1)
     seen(backend, 1)
@@ -257,7 +258,7 @@ def test_a_list_that_is_wanted_is_made_once_beside_a_watch_that_is_well(bench: B
 
 
 def test_a_list_that_is_wanted_shows_what_the_watch_has_missed(bench: Bench) -> None:
-    """A cache may lack pods that exist, for any reason. A new list must add them."""
+    """A cache may lack pods that exist, for whatever reason. A new list must then add them."""
     backend = bench.backend()
     create(backend, 1, 2)
     seen(backend, 2)
@@ -334,7 +335,7 @@ def test_a_pool_whose_first_list_fails_says_why(bench: Bench) -> None:
 
 
 def populate(bench: Bench, count: int) -> None:
-    """Create pods with our identity without the backend."""
+    """Create pods with our identity directly in the cluster, without calls of the backend."""
 
     def make(cluster: Cluster) -> None:
         for number in range(count):
@@ -368,7 +369,7 @@ def watching() -> int:
 
 
 def shared(bench: Bench, *pools: str, **settings: Any) -> list[GkeBackend]:
-    """Return backends of several pools of one configuration. They do not watch."""
+    """Return backends of several pools of one configuration. They do not watch before ``start``."""
     namespaces = Namespaces(bench.times)
     return [bench.backend(name=pool, watched=False, namespaces=namespaces, **settings) for pool in pools]
 
@@ -622,7 +623,8 @@ def test_two_provisioners_in_one_namespace_never_touch_each_other(bench: Bench) 
 
 
 def test_a_single_pod_that_the_server_does_not_tell_of_fails_the_look(bench: Bench) -> None:
-    """The list itself is complete. The backend reads the missing pod by a separate call, which the server refuses."""
+    """An observation must fail if a part of it fails. Here the list succeeds. But the backend reads a missing pod by a
+    separate call, which the server refuses."""
     backend = bench.backend()
     observe(backend)
     foreign(bench, 1)

@@ -1,4 +1,5 @@
-"""The findings of `provisioner check --live`. The command tries a pod and asks for rights, but makes no objects."""
+"""The findings of `provisioner check --live`. The command sends a pod as a dry run and asks for its rights, but makes
+no objects."""
 
 from __future__ import annotations
 
@@ -253,7 +254,8 @@ def test_a_running_loop_refuses_each_file_with_which_it_would_not_start(
 
 
 def test_a_start_tries_no_pod(site: Site, cloud: Simulator, tmp_path: Path) -> None:
-    """A start has to be quick. A fault is still reported when a machine is wanted."""
+    """A start must not try a pod, because a start has to be quick. A fault of the pods is reported later, when a
+    machine is wanted."""
     site.settings["listen"] = "127.0.0.1:0"
     site.write()
     before = cloud.state()["calls"]

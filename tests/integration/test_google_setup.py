@@ -100,7 +100,8 @@ class Google:
 
 
 def words(line: str) -> Argv:
-    """Return the words of a line that bash has quoted. bash writes a word with line ends, such as a filter, as $'…'."""
+    """Return the words of a line as bash prints it. In such a line, a word with line ends, such as a filter, is written
+    as $'…'."""
     return tuple(shlex.split(re.sub(r"\$'((?:[^'\\]|\\.)*)'", lambda found: shlex.quote(unescaped(found[1])), line)))
 
 
@@ -187,7 +188,8 @@ def test_destroy_takes_all_away_in_the_reverse_order_and_may_be_repeated(filled:
 
 
 def test_destroy_leaves_the_resources_that_the_page_lists(filled: Google, made: list[Argv], module: Module) -> None:
-    """Expect that ``--destroy`` revokes all granted roles in the project, except the role of Google's agent."""
+    """Expect that ``--destroy`` leaves only the resources that the page lists. It must revoke all roles that setup.sh
+    has granted in the project, except the role of Google's agent."""
     section = (ROOT / "docs" / "deploy-google.md").read_text().partition("\n## To remove it\n")[2]
     left = dict(re.findall(r"(?m)^\| (.+?) \| (.+?) \| .+ \|$", section))
 
@@ -352,7 +354,7 @@ def test_the_help_lists_every_option(google: Google) -> None:
 
 
 class Site:
-    """HostFactory's files of a grid. ``render-hf`` makes them from the script's settings."""
+    """HostFactory's files of a grid. ``render-hf`` makes them from the settings that setup.sh writes."""
 
     def __init__(self, google: Google, directory: Path) -> None:
         self._google = google
@@ -378,7 +380,8 @@ def site(google: Google, tmp_path: Path) -> Site:
 def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
     google: Google, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect a valid configuration. Its templates promise the resources that the machine type and the pods have."""
+    """``render-hf`` must accept the settings that setup.sh writes and prints. The templates must promise the resources
+    that the machine type and the pods have."""
     site.make()
     printed = google.done.stdout.partition("# Settings for provisioner render-hf:\n")[2]
     assert "".join(line.removeprefix("# ") for line in printed.splitlines(keepends=True)) == site.settings.read_text()
@@ -393,8 +396,8 @@ def test_render_hf_accepts_the_settings_that_it_writes_and_prints(
 def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
     google: Google, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run the page's two blocks for users without Terraform. The first runs in a clone. The second runs in the home,
-    where ``google`` has been copied."""
+    """Run the two blocks of docs/first-machine.md for users without Terraform. The first block runs in a clone. Its
+    directory ``google`` is then copied into a home directory, where the second block runs."""
     page = (ROOT / "docs" / "first-machine.md").read_text()
     lines = [block.partition(", without Terraform\n")[2] for block in blocks_of(page)]
     setup, take = filter(None, lines)
@@ -422,8 +425,8 @@ def test_the_page_of_the_first_machine_goes_on_with_what_it_writes(
 
 @pytest.mark.parametrize(("endpoint", "address"), [("public", "203.0.113.7"), ("private", "10.60.0.2"), ("dns", DNS)])
 def test_its_pods_name_the_cluster_by_address_and_authority(site: Site, endpoint: str, address: str) -> None:
-    """Expect the same settings as from Terraform. Google credentials are the only login. The DNS endpoint needs no CA
-    file."""
+    """The pods' settings must be the same as with Terraform: the cluster's address and its CA file. The DNS endpoint
+    needs no CA file."""
     pools = site.make("--endpoint", endpoint)
     assert {pools[name]["endpoint"] for name in ("pods", "pods-spot")} == {f"https://{address}"}
     if endpoint == "dns":
@@ -436,8 +439,8 @@ def test_its_pods_name_the_cluster_by_address_and_authority(site: Site, endpoint
 def test_a_loop_that_is_a_pod_has_the_account_of_its_pod(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Expect the same settings as from Terraform with ``endpoint = null``. The pod's mounted files are a
-    configuration."""
+    """If the loop is a pod, the settings must name no endpoint and no CA file, as with Terraform and ``endpoint =
+    null``. The files that the pod mounts must be a valid configuration."""
     pools = site.make("--endpoint", "none")
     assert not (tmp_path / "cluster-ca.crt").exists()
     assert {"endpoint", "ca_file"}.isdisjoint(pools["pods"])
@@ -565,7 +568,8 @@ def test_gcloud_has_every_option(every: list[Argv]) -> None:
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> None:
-    """Add an invalid flag to a line of each form. gcloud has to report only this error."""
+    """gcloud must accept a line of each form that setup.sh uses. Each line gets an invalid flag, so that it changes
+    nothing. gcloud must report only this flag as an error."""
     lines = {form(call): call for call in every}
     assert len(lines) > 40
     environment = os.environ | {"CLOUDSDK_CONFIG": str(tmp_path), "CLOUDSDK_CORE_DISABLE_PROMPTS": "1"}
@@ -598,7 +602,8 @@ def test_gcloud_understands_every_line(every: list[Argv], tmp_path: Path) -> Non
 @GCLOUD
 @pytest.mark.slow
 def test_gcloud_carries_out_on_the_simulator_what_the_page_says(every: list[Argv], tmp_path: Path) -> None:
-    """Run the script's own command lines. Of the objects that they name, only one group exists."""
+    """Run command lines of setup.sh on the simulator. Of the objects that they name, only one group exists, so every
+    other line must fail with "was not found"."""
     lines = {(command(call), "hf-any" in call): call for call in every if command(call) in ON_SIMULATOR}
     spec = advised(project="my-grid-project", zone="us-central1-a", name="hf-a")
     elsewhere = advised(project="my-grid-project", region="us-central1", name="other")
@@ -621,7 +626,7 @@ def test_the_page_names_every_command_and_how_far_it_was_tried(every: list[Argv]
 
 
 def command(call: Argv) -> str:
-    """Return the command of a line: its groups and its verb, without the resource and the options."""
+    """Return the command of a line, such as "compute networks create", without the resource and the options."""
     return " ".join((*named(call)[:-1], call[len(named(call)) - 1]))
 
 
@@ -712,7 +717,8 @@ def test_both_switch_on_the_same_apis(module: Module, made: list[Argv]) -> None:
 
 
 def test_both_switch_on_image_streaming_with_its_api(module: Module, made: list[Argv]) -> None:
-    """Without image streaming, a node pulls each whole image before its first pod starts."""
+    """Both setup.sh and Terraform must switch on image streaming. Without it, a node has to pull a whole image before
+    its first pod can start."""
     assert module.of("google_container_node_pool")["workers"]["node_config"][0]["gcfs_config"][0]["enabled"] is True
     pools = [call for call in made if call[:3] == ("container", "node-pools", "create")]
     assert all("--enable-image-streaming" in call for call in pools)
@@ -743,7 +749,8 @@ def test_both_give_the_same_roles(module: Module, made: list[Argv]) -> None:
     ids=["nothing", "nodes", "instances", "both"],
 )
 def test_google_s_agent_may_make_nodes_and_instances(google: Google, options: list[str], accounts: list[str]) -> None:
-    """Expect an explicit role, because a policy of the organization may have removed the agent's default role."""
+    """Expect that setup.sh grants the roles to Google's agent explicitly, because a policy of the organization may have
+    removed the agent's default role."""
     calls = google.setup(*SOME, *options, "--apply")
     given = {
         (*call[:2], next(word for word in call if "binding" not in word and word not in call[:2]), value(call, "role"))
@@ -798,7 +805,8 @@ def test_both_set_it_alike(module: Module, made: list[Argv], line: str) -> None:
 
 
 def test_an_instance_that_is_lost_stays_lost(module: Module, made: list[Argv]) -> None:
-    """A restarted instance, or a new instance with the same name, would be a machine without a request."""
+    """A group must not restart or replace a lost instance. The restarted or new instance would be a machine without a
+    request."""
     scheduling: Block = module.of("google_compute_instance_template")["this"]["scheduling"][0]
     assert scheduling["automatic_restart"] is False
     on_demand, spot = [call for call in made if call[:3] == ("compute", "instance-templates", "create")]
@@ -828,8 +836,8 @@ def test_both_give_every_instance_the_same_attributes_and_those_that_are_asked_f
 
 
 def test_both_let_nodes_and_symphony_s_hosts_alone_mount_the_share(module: Module, made: list[Argv]) -> None:
-    """Expect that groups have a range of their own. A client can write as any user, but only Symphony's hosts may write
-    as root."""
+    """Only nodes and Symphony's hosts may mount the share, because a client of the share can write as any user. Only
+    Symphony's hosts may write as root. The instances of groups are in another range, which may not mount it."""
     (share,) = [call for call in made if call[:3] == ("filestore", "instances", "create")]
     exports = json.loads(value(share, "flags-file"))["--file-share"]["nfs-export-options"]
     ranges = {one["squash-mode"]: one["ip-ranges"] for one in exports}
@@ -866,7 +874,7 @@ def test_both_give_the_network_the_same_ranges(made: list[Argv]) -> None:
 
 
 def named(call: Argv) -> Argv:
-    """Return the command's groups and the resource's name. Leave out the verb, the options, and the domain of an
+    """Return the words before the verb, and the resource's name. Leave out the verb, the options, and the domain of an
     account."""
     verb = next(
         number

@@ -1,5 +1,5 @@
-"""Processes that wait for the lock of intent to write a request. They are served together, killed, stopped, or run out
-of time."""
+"""Processes that wait for the lock of intent.json to record a request. One write serves all of them. Some of them are
+killed, stopped, or run out of time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_scripts_that_wait_are_served_by_one_write(hf: HostFactory) -> None:
 
 
 def one_request(directory: str, start: Any, report: Any) -> None:
-    """Wait for the common start of all processes. Then record one request as a script does."""
+    """Wait until all processes may start together. Then record one request as a script does."""
     start.wait()
     try:
         request = add_request(StateDir(directory), "T", 1, created_wall=0.0, create_for="demo")
@@ -103,7 +103,8 @@ while time.monotonic() < deadline:
 
 @pytest.mark.crowd
 def test_accepted_requests_are_recorded_and_refused_ones_are_not(tmp_path: Path) -> None:
-    """Run writers with short patience. Stop some of them for a while, and kill some at any moment."""
+    """Run writers that wait for the lock only for a short time. Stop some of them for a while, and kill some at any
+    moment."""
     chance, state = random.Random(4), StateDir(tmp_path)
     state.intent.create("demo")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

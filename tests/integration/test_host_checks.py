@@ -35,7 +35,8 @@ def checked(hf: HostFactory, *command: str | Path, **environment: str) -> tuple[
 
 
 def test_scripts_on_a_mount_without_execution_are_named_by_sh(tmp_path: Path) -> None:
-    """Use a real mount, in a mount namespace of its own."""
+    """Run check_install.sh with the scripts on a mount with the option noexec. The mount is real, in a mount namespace
+    of its own."""
     hf = HostFactory(tmp_path)
     mounted = tmp_path / "mounted"
     mounted.mkdir()
@@ -78,7 +79,7 @@ def test_the_nearest_mount_decides(lines: list[str], verdict: bool) -> None:
 
 
 def way_findings(path: Path) -> list[str]:
-    """Return the findings about the directories on the way to ``path``, for a user without rights."""
+    """Return the findings about ``path`` and the directories above it, for a user without rights."""
     program = f"from hf_scripts import host_checks; print(*host_checks.check_searchable({str(path)!r}), sep='\\n')"
     if os.geteuid() != 0:
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -150,7 +151,8 @@ def linked(directory: Path) -> tuple[HostFactory, Path]:
 
 
 def test_where_selinux_enforces_labels_of_homes_are_to_be_changed(tmp_path: Path) -> None:
-    """Only the label of the link's target counts. The label of the link itself denies no access."""
+    """If the state directory is a link, only the SELinux label of the link's target counts. The label of the link
+    itself denies no access."""
     hf, state = linked(tmp_path)
     path = selinux(tmp_path / "bin", "Enforcing", {str(hf.work): "default_t", str(state): "user_home_t"})
     code, lines = checked(hf, PATH=path)

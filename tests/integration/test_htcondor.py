@@ -1,4 +1,5 @@
-"""The source ``htcondor`` asks the stand-ins of HTCondor's commands, which behave as their documentation says."""
+"""The demand source ``htcondor``. Stand-ins replace HTCondor's commands. They behave as HTCondor's documentation
+says."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CondorPool:
 
 
 def fleet(now: float = NOW, **templates: str) -> Fleet:
-    """Return a fleet of running machines. ``templates``: the template of each machine by its name."""
+    """Return a fleet of running machines. ``templates``: machine name → template."""
     return Fleet(now, SHAPES, {name: Running(template, now - 3600) for name, template in templates.items()})
 
 

@@ -33,7 +33,7 @@ class Hello(BaseHTTPRequestHandler):
         return "a client"
 
     def log_message(self, *args: object) -> None:
-        """Keep the output of the tests short."""
+        """Log nothing, because that would fill the output of the tests."""
 
 
 class TcpServer(Beside, HTTPServer):

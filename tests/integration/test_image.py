@@ -1,5 +1,5 @@
-"""The container image. Some tests read the Dockerfile. buildah builds the image once, and other tests run it as a pod
-does."""
+"""The container images. Some tests read the Dockerfiles. Others build the loop's image once with buildah, and run it as
+a pod does."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> 
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory, registry: Registry) -> Iterator[dict[str, str]]:
-    """Yield the environment of a store for images. The store has layers if this host permits them. Builders with this
-    environment may use the registry."""
+    """Yield the environment variables that select a store for images and give access to the registry. The store has
+    layers if this host permits them."""
     directory = tmp_path_factory.mktemp("images")
     environment = storage_with("overlay", directory) | registry.trusted(directory)
     if run("buildah", "info", **environment).returncode:
@@ -265,14 +265,14 @@ def pushed(
 
 @pytest.fixture(scope="module")
 def image(pushed: str) -> str:
-    """Return the name of the same image on the host where it was built."""
+    """Return the name that the pushed image has on the host where it was built."""
     assert pushed
     return f"localhost/hostfactory-provisioner:{__version__}"
 
 
 @pytest.fixture(scope="module")
 def pod(image: str, storage: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Yield a pod in which the image's own command is ready. An embedded cloud runs in the same pod."""
+    """Yield a pod that runs the image's own command, which is ready. An embedded cloud runs in the same pod."""
     with Running(image, storage, tmp_path_factory.mktemp("pod")) as running:
         simulator = ("provisioner", "simulator", "--config", "/etc/hostfactory/provisioner.yaml", "--port", "8001")
         cloud = running.begin(
@@ -346,7 +346,8 @@ def test_its_command_rents_machines_and_its_health_check_tells_whether_it_runs(p
 
 @built
 def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> None:
-    """The page's command runs check_install.sh in the pod. It must check the state directory of the loop."""
+    """Run the command of docs/deploy-gke.md that starts check_install.sh in the pod. It must check the state directory
+    of the loop, and find no fault."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (command,) = re.findall(
         r"kubectl -n hostfactory exec deploy/provisioner -- \\\n\s+(.*check_install.sh)$", page, re.M
@@ -367,7 +368,7 @@ def test_in_the_pod_the_page_s_command_finds_nothing_to_fix(pod: Running) -> Non
 
 @pytest.fixture
 def another(tmp_path: Path, storage: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the environment of an empty store for images, which stands for another host."""
+    """Yield the environment variables of an empty store for images, which stands for another host."""
     environment = storage_with(driver_of(storage), tmp_path)
     yield environment
     forget(environment)
@@ -399,7 +400,8 @@ def test_who_knows_the_authority_and_the_login_pulls_the_image_by_its_digest_and
 def test_a_worker_s_image_joins_ego_as_its_user_and_leaves_at_sigterm(
     storage: dict[str, str], base: str, tmp_path: Path
 ) -> None:
-    """The base has a user of its own. The build must succeed nevertheless."""
+    """A machine's image must build on a base that sets a user of its own. The machine must join EGO as EGO's user, and
+    leave at SIGTERM."""
     put_programs(tmp_path / "bin")
     ego = tmp_path / "ego"
     ego.mkdir()
