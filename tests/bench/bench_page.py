@@ -3,8 +3,8 @@
     python tests/bench/bench_page.py
 
 Half of the machines run, and half wait for a pool without room. All fifty requests have unmet machines. Pages show
-events from the journal's newest file. Each page is measured three times: with an empty file, with a file of the largest
-size that is full of events in the lives of machines, and with such a file that is full of refusals.
+events from the journal's newest file. Each page is measured with three such files: one is empty, one is full of events
+of machines, and one is full of refusals.
 
 Goal: a tenth of a second for each page at ten thousand machines. Exits 1 if the goal is missed. The script also prints
 the cost of taking a sample for the page's plots, which the loop does once a minute.

@@ -1,5 +1,5 @@
-"""install.sh of a bundle, run by a user without rights, below a separate root: install, upgrade, rollback and
-uninstall."""
+"""install.sh of a bundle: install, upgrade, rollback and uninstall. A user without rights runs it on a directory that
+stands for the host's root."""
 
 from __future__ import annotations
 
@@ -140,7 +140,8 @@ def test_a_root_who_has_read_ego_s_profile_installs(small_bundles: Bundles, root
 def test_the_user_that_the_loop_shares_its_group_with_and_the_prefix_are_those_given(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """A test in test_install_root.py checks that the next version uses the same user."""
+    """install.sh must use the user and the prefix that its options name, in all files that it makes. (A test in
+    test_install_root.py checks that an upgrade keeps the user.)"""
     done(small_bundles.old, "install", "--hf-user", "sym.admin", "--prefix", "/apps/p", root=root)
     assert (root / LOGROTATE).read_text().count("\n    su sym.admin hostfactory\n") == BOTH_LOGS
     assert "ExecStart=/apps/p/bin/provisioner run" in (root / UNIT).read_text()
@@ -244,7 +245,7 @@ def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, roo
 def test_all_may_read_an_installation_from_a_bundle_that_only_its_owner_may_read(
     small_bundles: Bundles, root: Path
 ) -> None:
-    """Install as root with a umask of 077."""
+    """All users must be able to read an installation, although the bundle's files can be read only by their owner."""
     closed = shutil.copytree(small_bundles.old, root.parent / "closed")
     for path in (closed, *closed.rglob("*")):
         path.chmod(path.stat().st_mode & 0o700)
@@ -296,7 +297,8 @@ def test_an_impossible_installation_is_refused_before_any_change(small_bundles: 
 
 @pytest.mark.slow
 def test_another_build_of_the_same_version_gets_a_place_of_its_own(small_bundles: Bundles, root: Path) -> None:
-    """The files of a version must not change while a process uses them."""
+    """If another build of an installed version is installed, it must get a directory of its own, because a process may
+    still use the files of the first build."""
     done(small_bundles.old, "--scripts-only", root=root)
     done(small_bundles.old, root=root)
 

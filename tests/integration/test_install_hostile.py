@@ -197,7 +197,8 @@ def test_a_place_behind_another_user_s_link_is_refused(bundles: Bundles, root: P
 
 
 def test_below_a_sticky_directory_the_first_directory_has_to_be_there(bundles: Bundles, root: Path) -> None:
-    """In a directory such as /tmp, another user could make the missing directory after install.sh has checked."""
+    """In a directory such as /tmp, install.sh must refuse to make the first directory of the prefix, because another
+    user could make it first. If this directory already exists and is the caller's, install.sh must accept it."""
     with TemporaryDirectory() as directory:
         place = Path(directory)
         place.chmod(0o1777)

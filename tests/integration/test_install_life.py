@@ -220,7 +220,8 @@ def refused_until_restored(hf: Installed, bundles: Bundles, dump: Path) -> None:
 def test_scripts_without_a_loop_work_with_one_of_another_installation(
     bundles: Bundles, cloud: Simulator, root: Path, tmp_path: Path
 ) -> None:
-    """The loop runs from the clone. It stands for a loop in another installation, for example in a pod."""
+    """The scripts of an installation without a loop must work with a loop that runs elsewhere, for example in a pod.
+    Here, the loop of the clone stands for it."""
     done(bundles.new, "--scripts-only", root=root)
     with Instance(tmp_path, cloud, SPACE, instance="demo") as hf:
         configure(hf)

@@ -110,7 +110,8 @@ def test_a_user_who_cannot_run_it_is_named_before_it_is_the_one_that_runs(host: 
 
 
 def test_the_loop_s_service_ends_where_the_scripts_stay_alone(host: Installer) -> None:
-    """Use a stand-in for systemctl, and make systemd's directory in /run, because this host has no systemd."""
+    """If only the scripts are installed again, install.sh must stop the loop's service. A stand-in replaces systemctl,
+    because this host has no systemd."""
     host.run("useradd egoadmin")
     words = "No service was made here: end the loop that runs, and start /opt/provisioner/bin/provisioner run"
     assert words in host.install().splitlines()[-1]
@@ -150,7 +151,8 @@ def test_logrotate_goes_on_whatever_is_installed(host: Installer, arguments: lis
 
 
 def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None:
-    """Run the page's own lines, except the mount."""
+    """Run the lines of docs/deploy-gke.md that make the shared directory, except the mount. An upgrade must keep its
+    owner, group and mode."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     (make,) = re.findall(r"(?m)^       (mkdir -p /\S+)$", page)
     (give,) = re.findall(r"`(chown root:hostfactory [^`]+)`", page)
@@ -166,7 +168,8 @@ def test_the_share_of_a_loop_in_a_pod_stays_whose_it_is(host: Installer) -> None
 
 
 def test_a_group_of_the_user_s_own_may_write_while_it_has_no_other_member(host: Installer) -> None:
-    """useradd makes a group for each user. With a umask of 002, unpacked files are writable for this group."""
+    """A directory may be writable for a group if the user is its only member. useradd makes such a group for each user,
+    and with a umask of 002, unpacked files are writable for it."""
     host.run("useradd --create-home --user-group me; useradd other")
     me = ("runuser", "-u", "me", "--")
     bundle = f"{host.bundles}/hostfactory-provisioner-{OLD}"

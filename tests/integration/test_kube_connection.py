@@ -1,4 +1,4 @@
-"""The calls of an API server, over real connections with TLS."""
+"""Our client's calls to an API server, over real connections with TLS."""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ def libraries(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_script_starts_without_ego_s_libraries(name: str, libraries: str, tmp_path: Path) -> None:
-    """Call the script also through a link, because it then starts programs of the system to follow the link."""
+    """A script must start without EGO's libraries. Call it also through a link, because it then starts programs of the
+    system to follow the link."""
     hf = HostFactory(tmp_path)
     link = tmp_path / "link.sh"
     link.symlink_to(SCRIPTS / f"{name}.sh")

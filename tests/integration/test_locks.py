@@ -1,4 +1,5 @@
-"""The locks of image and bundle. They fit the requirements of setup.cfg, have hashes, and name no package index."""
+"""The lock files of the image and the bundle, which fix the version of each package. They fit the requirements of
+setup.cfg, have hashes, and name no package index."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ WANTED = {"scripts": [], "loop": ["gke", "mig", "events"]}
 
 
 def locked(name: str) -> dict[str, str]:
-    """Return the version of each package in a lock, by its name."""
+    """Return the version of each package in a lock file, by the package's name."""
     found = re.findall(r"(?m)^([\w.-]+)==([^\s;\\]+)", (LOCKS / f"{name}.lock").read_text())
     return {canonicalize_name(distribution): version for distribution, version in found}
 
@@ -38,8 +39,8 @@ def required(extras: list[str]) -> Iterator[Requirement]:
 
 @pytest.mark.parametrize("name", sorted(WANTED))
 def test_a_lock_was_made_of_what_setup_cfg_asks_for_now(name: str) -> None:
-    """A lock has no package that setup.cfg no longer requires. Such a package would be installed and stay in the
-    SBOM."""
+    """A lock file must have no package that setup.cfg no longer requires. Such a package would be installed, and would
+    be in the SBOM."""
     entries = re.split(r"\n(?=[\w.-]+==)", (LOCKS / f"{name}.lock").read_text())
     made_of = {entry.partition("==")[0] for entry in entries if "hostfactory-provisioner (setup.cfg)" in entry}
 

@@ -1,5 +1,5 @@
-"""The check that the loop runs, by scripts, check_install and every command. All agree, except about a loop that has
-signed off."""
+"""Scripts, check_install and every command report whether the loop runs. They must all report the same. The scripts
+alone may differ after a loop has signed off, because they read only the heartbeat."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def guard(machine: Machine, *names: str) -> None:
 def test_ego_s_programs_alone_start_with_ego_s_libraries(
     script: str, machine: Machine, metadata: MetadataServer, tmp_path: Path
 ) -> None:
-    """In all steps of the script, curl, getent, runuser and all other programs of the system must start without EGO's
-    libraries. They would fail with them."""
+    """Only EGO's own programs may start with EGO's libraries. All programs of the system, such as curl, getent and
+    runuser, would fail with these libraries, so each step of the script must start them without."""
     libraries = broken_libraries(tmp_path / "broken")
     (machine.ego / "account").write_text("hf secret")
     password = machine.ego / "password"
@@ -174,8 +174,8 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
     ],
 )
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
-    """The machine must warn if EGO waits so long that too little of the time to join is left. Here this time is 200 s,
-    and the steps before and after EGO's wait need 60 s of it."""
+    """EGO may wait before it asks to join. If this wait leaves too little of HF_JOIN_SECONDS, the machine must log a
+    warning with the least value. The other steps need 60 s."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
     expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "

@@ -64,7 +64,8 @@ def test_a_refused_step_is_tried_again(machine: Machine, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["never-joins", "hangs"])
 def test_a_machine_that_never_joins_ends_with_a_failure_and_was_never_ready(machine: Machine, way: str) -> None:
-    """Expect that the pod ends when the time to join is over. EGO's programs get 30 s only if so much time is left."""
+    """If a machine does not join, its pod must end when the time to join is over. Usually a program of EGO may take 30
+    s, but never more than the rest of this time."""
     machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME, HF_JOIN_SECONDS="1")
     assert pod.wait(timeout=25 * PATIENCE) == 1
@@ -141,8 +142,8 @@ def test_a_signal_while_it_joins_lets_it_leave(machine: Machine, way: str, asked
 
 
 def test_a_pod_stays_while_ego_does_not_answer_and_fails_by_ego_s_own_answer(machine: Machine) -> None:
-    """All pods of a grid notice at once that EGO's master is away, and must keep their work. A pod that an operator
-    closed stays, too. A pod ends only if EGO's own answer lacks the pod."""
+    """If EGO's master is away, all pods of a grid notice it at once. They must stay and keep their work. A pod that an
+    operator closed must stay, too. A pod must end only if an answer of EGO lists the hosts without the pod."""
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)
     ready(machine)
     machine.tell("no-master", "1")
@@ -303,8 +304,8 @@ def test_a_signal_while_ego_starts_leaves_no_start_behind(machine: Machine) -> N
 def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
     machine: Machine, tmp_path: Path, shadow: str
 ) -> None:
-    """A signal before the wait interrupts no wait. If the signal were lost, the shell would wait for ever, because the
-    child does not end by itself."""
+    """A signal must end the shell even if it comes just before the shell waits for its child. Otherwise the shell would
+    wait for ever, because the child does not end by itself."""
     before = tmp_path / "before"
     before.write_text(f"{shadow}\n")
     assert machine.start("entry.sh", HF_MACHINE_NAME=NAME, BASH_ENV=str(before)).wait(timeout=30 * PATIENCE) == 0
@@ -316,10 +317,10 @@ def test_a_signal_in_the_moment_before_the_shell_waits_is_not_lost(
 def test_a_shell_that_hears_signals_expands_no_command(
     machine: Machine, metadata: MetadataServer, tmp_path: Path, script: str
 ) -> None:
-    """Expect no ``$(...)`` in a shell with a trap. Bash 5.2 loses about one in three hundred signals that come while
-    such a shell reads ``$(...)``.
+    """A shell with a trap must not use ``$(...)``, because Bash 5.2 loses about one in three hundred signals that come
+    while such a shell reads ``$(...)``.
 
-    The trace marks the shell's own expansions by ``++``, one level below it.
+    In the trace of commands, ``++`` at the start of a line marks a command in a ``$(...)`` of the shell itself.
     """
     before, trace, profile = tmp_path / "before", tmp_path / "trace", machine.ego / "profile"
     before.write_text(f"exec 9>>{trace}; BASH_XTRACEFD=9; PS4='+$$.$BASH_SUBSHELL '; set -x\n")
@@ -822,8 +823,8 @@ class Leaver:
         return self._scripts[-1]
 
     def seconds(self) -> int:
-        """Wait until every script has ended. Return the sum of the time limits of the steps that hang. The limits are
-        counted, not the time that passed, so the load of the host does not matter."""
+        """Wait until every script has ended. Return the longest time that the hanging steps may take: the sum of their
+        time limits. This sum does not depend on the load of the host."""
         for script in self._scripts:
             script.wait(timeout=120 * PATIENCE)
         noted = (line.split(maxsplit=2) for line in (self.machine.ego / "limits").read_text().splitlines())

@@ -23,10 +23,10 @@ from tests.support.waiting import PATIENCE, until
 
 @pytest.fixture
 def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Playground]:
-    """Yield a playground whose pools wait long for slow machines.
+    """Yield a playground whose pools wait an hour for slow machines.
 
-    The demonstration's pools wait only 8 s. After this time, the loop would replace a slow pod by a pod of the next
-    pool.
+    The pools of the demonstration wait only 8 s. On a slow host, the loop would then replace a slow pod by a pod of the
+    next pool.
     """
     config = tmp_path / "conf"
     shutil.copytree(playground.CONFIG, config)
@@ -86,7 +86,7 @@ def test_a_loop_killed_in_the_middle_of_100_creates_and_restarted_ends_with_exac
     ids=["memory, across a restart", "intent, while the loop runs"],
 )
 def test_no_machine_is_deleted_when_a_state_file_is_deleted(grid: Playground, file: str, restart: bool) -> None:
-    """The cost of each file in a cycle is tested in tests/unit/loop/test_cycle_report.py."""
+    """If a state file is deleted, the loop must neither delete nor create machines."""
     id_ = grid.hf.request("GkePod", 50)
     complete(grid, id_)
     before, calls = sorted(running(grid)), grid.cloud_state()["calls"]
@@ -176,7 +176,8 @@ def directories(place: Path) -> list[str]:
 def test_a_playground_is_reached_where_everything_else_is_behind_a_proxy_and_takes_its_directory_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Name a proxy that does not listen, so that a call through it would fail."""
+    """The playground must call its cloud without the proxy that the environment names. This proxy does not exist, so a
+    call through it would fail. At its end, the playground must remove its directory."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

@@ -483,7 +483,8 @@ class Site:
         program.chmod(0o755)
 
     def type(self, lines: str) -> None:
-        """Run lines of the page in a shell. The next lines run in the directory in which these lines end."""
+        """Run lines of the page in a shell. It starts in the directory in which the shell of the lines before has
+        ended."""
         surroundings = {
             "PATH": f"{self._bin}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT),
@@ -502,7 +503,7 @@ class Site:
 
 
 def shown(first: str, *, upto: str = "\n\n") -> str:
-    """Return the page's block of lines that begins with ``first``."""
+    """Return the lines of docs/deploy-gke.md from ``first`` to the next empty line, or to the text ``upto``."""
     page = (ROOT / "docs" / "deploy-gke.md").read_text()
     return first + page.partition(first)[2].partition(upto)[0]
 
@@ -602,8 +603,8 @@ def test_a_laptop_needs_neither_google_nor_a_registry_nor_a_shared_volume() -> N
 
 
 def test_the_proxy_s_password_reaches_every_process_of_the_pod_from_a_file() -> None:
-    """A process of `kubectl exec` lacks the variables that the loop's shell exports.
-    tests/integration/test_bank_network.py runs both processes."""
+    """The password must come from a file, because a process of `kubectl exec` lacks the variables that the loop's shell
+    exports. tests/integration/test_bank_network.py runs the loop and such a process."""
     manifests = built(GKE, "secret-csi")
     one = container(manifests)
     (mount,) = [mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] == "secrets"]

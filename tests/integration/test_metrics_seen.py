@@ -319,7 +319,8 @@ def test_a_file_that_another_host_reads_otherwise(
             monkeypatch.setenv(name, value)
 
         def newer() -> tuple[int, list[str | None]]:
-            """Return the exit code of ``status``, and which side's templates ``status`` calls newer."""
+            """Return two things: the exit code of ``status``, and the side (scripts or loop) whose copy of the
+            templates ``status`` calls newer."""
             capsys.readouterr()
             code = cli.run(["status", "-o", "json"])
             differing = json.loads(capsys.readouterr().out)["configuration_differs"]

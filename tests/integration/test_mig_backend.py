@@ -65,7 +65,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 
 
 def test_some_deletes_begin_however_long_their_list_took(zonal: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Expect some deletes after a slow list. Otherwise a group whose list is always slow would never shrink."""
+    """Even if the list before the deletes took all the time of the call, some deletes must be sent. Otherwise a group
+    whose list is always slow would never shrink."""
     monkeypatch.setattr(migs, "CHUNK", 1)
     zonal.create(*range(migs.WORKERS + 2))
     machines = zonal.running(migs.WORKERS + 2).machines.values()
@@ -234,7 +235,8 @@ def test_operations_that_cannot_be_read_hold_up_a_look_once_and_not_each(zonal: 
 
 
 def test_operations_that_cannot_be_read_do_not_use_up_the_calls_of_observations(zonal: Bench) -> None:
-    """An account that may make machines may still lack the permission to read operations."""
+    """If the account lacks the permission to read operations, every read of an operation fails. The backend must then
+    try only a few of them in each observation."""
     zonal.restarted(ComputeTimes(admission=0.05))
     zonal.cloud.set_faults(Fault("op_gone"))
     for number in range(1, 31):

@@ -347,7 +347,8 @@ def test_members_that_left_during_a_look_are_not_missed_in_it(zonal: Bench) -> N
 def test_a_list_that_lacks_members_that_run_fails_also_the_first_look(
     spec: MigSpec, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restarted loop has no earlier list to compare. The group's own count shows that the list lacks members."""
+    """The first observation after a restart has no earlier list to compare. It must fail nevertheless if the list lacks
+    running members, because the group's own count is higher."""
     monkeypatch.setattr(api, "PAGE", page)
     with Bench(spec) as bench:
         bench.create(1, 2, 3)
@@ -419,7 +420,8 @@ def test_a_response_that_drips_ends_with_its_time_not_with_its_last_byte() -> No
 
 
 def test_a_create_whose_response_drips_ends_with_its_time() -> None:
-    """While such a create waits, its pool neither creates nor deletes anything."""
+    """A create whose response comes byte by byte must end when the time of the call is over. Until then, its pool
+    neither creates nor deletes anything."""
     with OddServer(b" " * 1000, pause=0.1) as address:
         backend = MigBackend(pool(address), Projects(Site("demo", "hf"), times=ComputeTimes(call=1.0)))
         assert failures(backend.create(creates(1), lambda: True)) == [ErrorClass.TIMEOUT]
@@ -453,7 +455,7 @@ def test_a_group_of_the_same_name_in_another_zone_of_the_region_is_none_of_ours(
 
 
 def test_a_member_outside_the_zones_that_the_group_names_is_seen() -> None:
-    """The group's distribution policy was changed, and no longer names the member's zone."""
+    """A member must be seen even if its zone is no longer one of the zones of the group's distribution policy."""
     with Bench(REGIONAL) as bench:
         bench.create(1)
         before = bench.running(1).machines[name(1)]

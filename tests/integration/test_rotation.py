@@ -123,7 +123,8 @@ class Site:
         assert self.api.get(PODS) == {"kind": "Pod"}
 
     def rotate(self) -> str:
-        """Change one thing and return its name. Its files change in any order. Calls in between may fail."""
+        """Change one credential or address, and return its name. If several files change, they change in any order, so
+        calls in between may fail."""
         what, writes = self._chance.choice([self._someone_else, self._another_authority, self._another_address])()
         self._chance.shuffle(writes)
         for write in writes:

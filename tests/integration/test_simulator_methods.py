@@ -1,4 +1,4 @@
-"""Methods that operators and other programs call on the simulated Compute Engine, beyond the provisioner's."""
+"""Methods of the simulated Compute Engine that the provisioner does not call, but operators and other programs do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The tables of docs/sizing.md. Each column is compared with a measurement, and with the manifests and the unit."""
+"""The tables of docs/sizing.md. Measurements must fit each column, and the manifests and the systemd unit must request
+the resources that the page states."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ class Virtual(NamedTuple):
 
 
 class OverHttp(NamedTuple):
-    """The benchmark's output for a loop with its clients, by number and kind of machines. The calls are those of this
-    kind."""
+    """The benchmark's output for a loop with its clients, for one number and one kind of machines. The calls are the
+    calls to this kind's API."""
 
     machines: str
     kind: str
@@ -130,8 +131,8 @@ def test_every_row_was_measured() -> None:
 
 @pytest.mark.parametrize("measured", VIRTUAL, ids=[one.machines for one in VIRTUAL])
 def test_the_requested_resources_have_room_for_hours(measured: Virtual) -> None:
-    """The memory has the same reserve as in the next test. The disk has room for the state, two copies of it, and a
-    journal."""
+    """The requested memory must have the same reserve as in the next test. The requested disk must have room for three
+    copies of the state and for a journal."""
     row = row_of(measured.machines)
     assert row.cpu * HOUR >= measured.cpu
     assert row.memory >= MEMORY_ROOM * measured.memory
@@ -155,7 +156,8 @@ def test_the_requested_resources_have_room_for_a_loop_with_its_clients(measured:
     "measured", [VIRTUAL[0], pytest.param(VIRTUAL[1], marks=pytest.mark.slow)], ids=["100", "1,000"]
 )
 def test_the_benchmark_measures_in_virtual_time_what_the_page_says(measured: Virtual) -> None:
-    """Expect at most the page's processor time. Memory may be half more, because other Pythons need other amounts."""
+    """Expect at most the page's processor time. Memory may be up to 50 % more than on the page, because other versions
+    of Python need other amounts."""
     row, machines = row_of(measured.machines), number(measured.machines)
     use = bench_sizing.an_hour(machines, churn=True)
     stored_bytes, _ = bench_sizing.stored(machines)

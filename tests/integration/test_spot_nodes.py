@@ -1,4 +1,5 @@
-"""The node of a pod shows if the node is on Spot. This distinguishes a preemption from another loss of the node."""
+"""Reading from Kubernetes whether the node of a pod is a Spot node. If a Spot node is gone, the pod was preempted. The
+loss of another node has another cause."""
 
 from __future__ import annotations
 

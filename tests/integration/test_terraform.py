@@ -1,4 +1,5 @@
-"""The Terraform module: its calls of the Google provider, HostFactory's files that it makes, and its leftovers."""
+"""The Terraform module: its calls to the Google provider, HostFactory's files that it makes, and the resources that it
+leaves when it is destroyed."""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ def test_the_sink_lets_through_every_event_that_the_loop_understands() -> None:
 
 
 def test_destroy_leaves_nothing_unless_protection_is_set(module: Module) -> None:
-    """Protected resources are protected by one variable, whose default is false; APIs stay enabled for other users."""
+    """Destroying must leave no resource, unless the operator sets ``deletion_protection``, whose default is false. Only
+    the APIs must stay enabled, because other users of the project may need them."""
     refusing = {
         (type_, name): body[argument]
         for (type_, name), body in module.resources.items()
@@ -203,7 +205,8 @@ def test_the_pods_of_the_example_choose_the_nodes_that_the_module_makes(module: 
 
 @REAL
 def test_terraform_renders_the_example_so(tmp_path: Path) -> None:
-    """If the example has to change, ``python -m tests.support.clients.terraform`` writes it again."""
+    """Terraform must render exactly the example that is in the repository. If the example has to change, ``python -m
+    tests.support.clients.terraform`` writes it again."""
     files = {str(file.relative_to(RENDERED)): file.read_text() for file in RENDERED.rglob("*") if file.is_file()}
     assert rendered(EXAMPLE, tmp_path, endpoint=ENDPOINT, authority=files["cluster-ca.crt"]) == files
 

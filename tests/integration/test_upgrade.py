@@ -40,9 +40,10 @@ NEWER = f"has schema version {SCHEMA + 1}, this provisioner knows up to {SCHEMA}
 
 @pytest.fixture
 def upgraded(tmp_path: Path) -> Iterator[Instance]:
-    """Yield the state directory of the release before, with this version's scripts; its loop can be started.
+    """Yield a provider instance of this version, on the state directory of the previous release. Its loop does not run
+    yet.
 
-    The release's own programs wrote each file. That release had no files in ``config/``.
+    The previous release's own programs wrote each file of the state. That release had no files in ``config/``.
     """
     pool = {"kind": "gke", "pod_spec": "pod.yaml", "observe_seconds": 0.05, "mass_loss_seconds": 0}
     settings = {

@@ -44,9 +44,9 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def verified(tree: Path, name: str, text: str) -> str:
-    """Return systemd's findings about one of our units.
+    """Return the findings of ``systemd-analyze verify`` about the unit ``name`` with the content ``text``.
 
-    ``tree`` gets stand-ins for the programs that the unit starts.
+    ``tree`` is a file system in which stand-ins replace the programs that the unit starts.
     """
     for program in ("opt/provisioner/bin/provisioner", "bin/kill", "bin/sh"):
         file = tree / program
@@ -127,7 +127,7 @@ def test_the_process_ends_before_it_is_killed() -> None:
 def backup_program(directory: Path, dump: str) -> list[str]:
     """Return the command of the backup's service.
 
-    The command calls a stand-in for ``provisioner``, a shell script with the body ``dump``.
+    A shell script whose body is ``dump`` replaces ``provisioner`` in this command.
     """
     stub = directory / "provisioner"
     stub.write_text(f"#!/bin/sh\n{dump}\n")
@@ -168,7 +168,8 @@ def test_a_backup_keeps_the_newest_and_one_that_fails_takes_none_away(
 
 
 def test_the_backup_is_of_the_instance_that_the_service_runs_and_writes_beside_it_alone() -> None:
-    """A backup is made each quarter hour and kept for two weeks, as the page says."""
+    """The backup's service must have the same instance and user as the loop's service, and may write only to the state
+    and the backups. It must keep as many backups as two weeks have quarter hours, as the page says."""
     units = [dict(re.findall(r"(?m)^Environment=(HF_\w+)=(.*)$", file.read_text())) for file in (UNIT, BACKUP)]
     (kept,) = re.findall(r"(?m)^Environment=BACKUPS_KEPT=(\d+)$", BACKUP.read_text())
     made = re.findall(r"(?m)^d (\S+) 0700 hostfactory hostfactory -$", (VM / "tmpfiles.conf").read_text())

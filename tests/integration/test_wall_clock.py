@@ -13,7 +13,8 @@ DAY = 86_400.0
 
 
 def test_a_wall_clock_set_a_day_back_harms_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/simulation/test_clock_jumps.py also tests clocks that are set forward."""
+    """A loop whose wall clock was set a day back across a restart must lose, delete and forget no machine.
+    tests/simulation/test_clock_jumps.py also tests clocks that are set forward."""
     with stage() as cloud, Grid(tmp_path, cloud, Case(1, "", lambda _: None, processes=True)) as hf:
         machines = hf.complete(3)
         kept, returned = machines[:2], machines[2]

@@ -1,9 +1,10 @@
 """Build a real cluster for tests, once per machine, and print its directory: ``python -m tests.kube.build``.
 
-The Go client builds etcd, Kubernetes and kwok from the modules beside this file. The build takes ten minutes on two
-cores, and 4.5 GB of caches. If KUBEBUILDER_ASSETS names a directory with all programs, the tests use it.
+The command ``go`` builds etcd, Kubernetes and kwok from the modules beside this file. The build needs ten minutes on
+two cores, and 4.5 GB for caches. If KUBEBUILDER_ASSETS names a directory with all programs, the tests use this
+directory and build nothing.
 
-``python -m tests.kube.build kustomize`` builds kustomize alone.
+``python -m tests.kube.build kustomize`` builds only kustomize.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The CustomResourceDefinitions of other projects, as these projects publish them in their Go modules. Go's own client
-downloads the modules."""
+"""The CustomResourceDefinitions of other projects, as these projects publish them in their Go modules. The command
+``go`` downloads the modules."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _downloaded(source: Source) -> Path:
 
 
 def differences(ours: Manifest, theirs: Manifest, where: str = "") -> Iterator[str]:
-    """Yield the differences that let our schema accept a value that the published schema refuses."""
+    """Yield the places at which our schema accepts a value that the published schema refuses."""
     if theirs.get("x-kubernetes-int-or-string"):
         return  # either-or has a word of its own there
     if ours["type"] != theirs["type"]:

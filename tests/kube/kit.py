@@ -85,8 +85,8 @@ class Kit:
 
     @contextmanager
     def deploying(self, manifests: Sequence[Manifest]) -> Iterator[None]:
-        """Apply the manifests, and make a volume for each volume claim that names no volume. Delete all of them at the
-        end."""
+        """Apply the manifests. For each volume claim that names no volume, make a volume. Delete all of these objects
+        at the end, except namespaces."""
         before = set(self._applied)
         try:
             for manifest in manifests:
@@ -285,7 +285,8 @@ class LoopPod:
         self._process.wait()
 
     def mount(self, configuration: Manifest) -> None:
-        """Give the pod these files as the kubelet does. Each file is a link, and all links change at once."""
+        """Give the pod these configuration files as the kubelet does: each file is a link to a link ``..data``, so that
+        one rename changes all files at once."""
         self._mounted += 1
         whole = self.conf / f"..{self._mounted}"
         whole.mkdir(parents=True)

@@ -102,9 +102,9 @@ def _deletion() -> dict[str, Any]:
 
 
 def _says(status: str) -> dict[str, Any]:
-    """Return the step that gives a pod this status, unless the pod has changed meanwhile.
+    """Return the step that gives a pod this status, unless the pod has changed since kwok read it.
 
-    Without this condition, kwok may start a pod twice, with another address.
+    Otherwise kwok could start a pod twice, the second time with another address.
     """
     version = 'metadata: {resourceVersion: "{{ .metadata.resourceVersion }}"}'
     template = f"{version}\nstatus:\n{indent(status, '  ')}"

@@ -103,7 +103,7 @@ class KubePlace(Place):
             self.rewrite("containers: [{name: main, image: busybox, resources: {requests: {cpu: -1}}}]\n")
 
     def rewrite(self, spec: str) -> None:
-        """Change the pod spec."""
+        """Change the pod spec, from which later pods are made."""
         self._spec.write_text(spec)
 
     def lose_responses(self) -> None:

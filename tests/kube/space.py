@@ -230,7 +230,7 @@ class Space(Pods):
             self.admin.delete(f"{path}/{self.name}")
 
     def _is_refused(self) -> bool:
-        """Return True if the server now refuses pods. It is asked by a dry run, which makes no pod."""
+        """Return True if the server now refuses pods. A dry run, which makes no pod, finds this out."""
         pod = {"metadata": {"name": "trial"}, "spec": {"containers": [{"name": "main", "image": "nginx"}]}}
         try:
             self.admin.call("POST", self.pods_path, pod, query={"dryRun": "All"})
@@ -251,7 +251,7 @@ class Space(Pods):
         return bool(response["status"]["allowed"])
 
     def release(self) -> None:
-        """Remove the pods that are ending, because their kubelet is dead and does not remove them."""
+        """Remove the pods that have been deleted but still exist, because their kubelet is dead and cannot end them."""
         for name in [name for name, pod in self._by_name().items() if "deletionTimestamp" in pod["metadata"]]:
             self.delete(name, grace=0)
 
@@ -259,7 +259,7 @@ class Space(Pods):
         return {pod["metadata"]["name"]: pod for pod in self.pods()}
 
     def _grant(self, document: dict[str, Any]) -> None:
-        """Make a role or its binding here, for the account here."""
+        """Make this role or binding in the namespace. A binding names the account of this namespace."""
         document["metadata"]["namespace"] = self.name
         for subject in document.get("subjects", ()):
             subject["namespace"] = self.name

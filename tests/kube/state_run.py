@@ -69,7 +69,8 @@ class StateArena(Arena):
         (self.config / f"{INSTANCE}prov_config.json").write_text(json.dumps(state))
 
     def surroundings(self) -> dict[str, str]:
-        """Return an environment with a work directory of its own, as a pod has."""
+        """Return the environment variables of one process. Each process has a work directory of its own, as a pod
+        has."""
         self._pods += 1
         work = self.directory / f"pod-{self._pods}"
         work.mkdir()

@@ -45,7 +45,8 @@ HELD = [key for key in schemas() if key[1] not in BY_HAND]
 
 @pytest.mark.parametrize(("version", "kind"), HELD, ids=str)
 def test_a_kind_is_used_in_a_version_that_its_makers_keep(definitions: dict[str, Any], version: str, kind: str) -> None:
-    """The makers of a kind stop serving a deprecated version. The server would then refuse our manifests."""
+    """Our manifests must use a version of each kind that its makers still serve and have not deprecated. Otherwise a
+    later server would refuse our manifests."""
     one = published_version(definitions, version, kind)
 
     assert one["served"]

@@ -115,8 +115,8 @@ def test_machines_follow_unschedulable_pods_and_no_machine_that_works_is_returne
 
 
 def test_pods_that_no_machine_would_accept_make_no_machine(site: Site) -> None:
-    """Three pods wait for nodes that no template makes. The scheduler agrees: it places only the one pod for which a
-    machine is made."""
+    """No machine may be made for the three pods that would fit no template's machines. The scheduler must place only
+    the fourth pod, for which a machine is made."""
     terms = [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     site.add_pod("tolerates-nothing", tolerations=[])

@@ -146,7 +146,8 @@ def failures(grid: Grid) -> bool:
 def test_two_provisioners_in_one_namespace_never_touch_each_others_pods_nor_foreign_ones(
     space: Space, tmp_path: Path
 ) -> None:
-    """A pod of another owner is kept although its name has the form of our names, or although it has our labels."""
+    """Each provisioner must leave the other's pods alone. Both must also leave a pod of another owner alone, although
+    it has a name like ours, or our labels."""
     eager = {"orphan_grace_minutes": 0.02}
     foreign = space.add_pod("hf-abcdefghij-000001")
     borrowed = space.add_pod("web-1", {"hf-provisioner/id": "one", "hf-provisioner/pool": POOL})
@@ -188,10 +189,10 @@ def test_a_pod_that_is_stuck_terminating_under_a_closed_slots_name_is_harmless(s
 def test_machines_of_a_node_that_is_gone_are_lost_and_those_of_a_spot_node_preempted(
     cluster: Cluster, space: Space, tmp_path: Path
 ) -> None:
-    """The pod specs do not ask for Spot. Only the node's label shows that the node is Spot, and the loop can read this
-    label only if its account may list nodes.
+    """A pod whose node is gone was preempted if the node was on Spot. Here only the node's label shows this, because
+    the pod specs do not ask for Spot. The loop can read the label only if its account may list nodes.
 
-    The server gives up the pods of a missing node only after most of a minute.
+    The server deletes the pods of a missing node only after most of a minute.
     """
     cluster.add_node("doomed", doomed="yes")
     cluster.add_node("taken-away", doomed="on-spot", **{"cloud.google.com/gke-spot": "true"})

@@ -264,7 +264,7 @@ def test_a_backup_of_what_runs_needs_no_network_is_restored_by_its_job_and_old_o
 def test_the_pods_of_all_compute_classes_keep_what_their_files_say_on_a_real_server(
     kit: Kit, pod: LoopPod, any_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """The server keeps the class and the tolerations of each pod, and adds no class of its own."""
+    """The server must store the class and the tolerations of each pod unchanged, and must add no class."""
     write_configuration(built(GKE, "compute-classes"), tmp_path)
     login = kubeconfig(kit.admin.server, pod.token, ca=any_cluster.ca)
     (tmp_path / "kubeconfig").write_text(json.dumps(login))

@@ -124,7 +124,7 @@ def test_a_namespace_that_is_being_deleted_takes_no_pods(place: KubePlace, space
 
 
 def tried(place: KubePlace) -> list[str]:
-    """Return the findings of a live check of the pod, which makes no pod."""
+    """Return the findings of a live check, which sends the pod as a dry run and makes no pod."""
     before = place.present()
     findings = [finding.text for finding in place.backend.rehearse("T")]
     assert place.present() == before

@@ -1,4 +1,5 @@
-"""Caches of objects on a real API server: cut every second, too old, and a server that goes away and comes back."""
+"""Caches of objects on a real API server. Their watches are cut every second, begin at a version that is too old, or
+have a server that goes away and comes back."""
 
 from __future__ import annotations
 

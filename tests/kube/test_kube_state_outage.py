@@ -43,7 +43,7 @@ def killed(cluster: Cluster, _: Proxy) -> Iterator[None]:
 
 @contextmanager
 def cut_off(_: Cluster, proxy: Proxy) -> Iterator[None]:
-    """Let no packet through."""
+    """Let all connections hang, as if each packet were lost."""
     proxy.trouble = Trouble.HANG
     proxy.cut()
     yield

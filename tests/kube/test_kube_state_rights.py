@@ -253,6 +253,6 @@ def test_a_life_without_one_of_the_rights_says_which_one_is_missing(
 
 
 def missing(right: str) -> str:
-    """Return the end of the message that reports this right as missing."""
+    """Return the end of the message by which our program reports that this right is missing."""
     resource, verb = right.partition("/")[2].split()
     return f"Bind this account to its Role in {COMPONENT.relative_to(ROOT)}, which has the verb {verb} on {resource}."

@@ -53,7 +53,8 @@ BEGINS = {"phase": "Waiting", **LED}
 
 
 class Break(NamedTuple):
-    """A write that breaks a law, into the ``part`` of the object. The object's ``status`` is written before."""
+    """A write that breaks a law and must be refused. ``part``: the part of the object to write. ``status``: the status
+    that the object has before the write."""
 
     kind: str
     status: Document | None
@@ -170,7 +171,8 @@ def test_each_rule_is_broken_on_purpose(kind: str, message: str) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in WRONG_NAMES.items() for name in names])
 def test_a_name_that_no_script_chooses_is_refused(objects: Objects, kind: str, name: str) -> None:
-    """With such a name, the loop would make machines that it does not recognize later, or could not read the object."""
+    """The server must refuse a request with a name that no script chooses. The loop would otherwise make machines whose
+    names it does not recognize later, or could not read the object."""
     with pytest.raises(Refused, match="the name of a") as refused:
         objects.make(kind, None, name)
     assert refused.value.status == 422

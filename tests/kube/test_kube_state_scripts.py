@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("state_kinds")]
 
 
 class Grid:
-    """A provider instance whose state is in a namespace, with what a loop would write there."""
+    """A provider instance whose state is in a namespace. The test writes there what a loop would write."""
 
     def __init__(self, space: Space, directory: Path) -> None:
         self.space, self.admin = space, space.admin

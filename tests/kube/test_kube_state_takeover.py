@@ -1,6 +1,7 @@
-"""Loops whose state is in the API server fail in the middle of a request. The next loop finishes the request.
+"""Loops whose state is in the API server fail in the middle of a request. The next loop must finish the request.
 
-The pods are real, and calls for pods do not use the proxy. So a loop that is cut off from its state reaches its pool.
+The pods are real, and calls for pods do not use the proxy. So a loop that is cut off from its state can still reach its
+pool.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ GRANTED = "[house]\ncode_lines = 5\ncode_lines_goal = 3\n"
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Row]:
-    """Return an empty list. A test fills it with the rows that ``make house`` then prints."""
+    """Return an empty list of measures. A test adds rows to the list, and ``make house`` then judges these rows."""
     rows: list[Row] = []
     monkeypatch.setattr(house, "house", lambda: House({}, frozenset()))
     monkeypatch.setattr(house, "refused", lambda *_: [])

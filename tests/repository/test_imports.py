@@ -22,7 +22,8 @@ MODULES = {
 
 @cache
 def imported(module: str) -> set[str]:
-    """Return the dotted names that a module imports, with our modules resolved. Type-checking blocks do not count."""
+    """Return the dotted names that a module imports: a module of ours, or the imported name of a library. Imports that
+    only type checkers read do not count."""
     tree = ast.parse(MODULES[module].read_text())
     return {
         name if name in MODULES or not name.startswith(("provisioner.", "hf_scripts.")) else name.rpartition(".")[0]
@@ -93,6 +94,7 @@ def test_a_script_loads_no_cloud_client_and_no_yaml() -> None:
 
 
 def test_status_loads_only_what_it_uses() -> None:
-    """The import of each of these libraries takes longer than ``status`` takes for a thousand machines."""
+    """``status`` must load none of these libraries, because the import of each takes longer than ``status`` itself
+    takes for a thousand machines."""
     libraries = ("pydantic", "yaml", "rich", "jinja2", "requests", "google", "kubernetes")
     assert loaded("provisioner.commands.cli, provisioner.commands.status", *libraries) == []

@@ -82,7 +82,7 @@ def test_each_command_line_of_ours_is_one_that_the_program_takes(known: dict[str
 
 
 def _arguments(call: list[str]) -> list[str]:
-    """Return the arguments without the redirection of the output."""
+    """Return the arguments of a call. A redirection of the input or output ends the arguments."""
     for index, word in enumerate(call):
         if set(word) <= set("<>"):
             return call[1:index]
@@ -98,8 +98,8 @@ def _taken(arguments: list[str]) -> bool:
 
 
 def _hold_form(command: Command, call: list[str], known: dict[str, CommandParser]) -> None:
-    """Check a command in which a page leaves words open, such as ``NAME``. Its name and the names of its options must
-    exist."""
+    """Check a command of a page that contains words for the reader to replace, such as ``NAME``. The command and its
+    options must exist."""
     name = next(word for word in call[1:] if not word.startswith("-"))
     assert name in NAMES | {"COMMAND", "DEBUG"}, command.where
     if name in known:

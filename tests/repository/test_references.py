@@ -1,4 +1,5 @@
-"""References by name in code and tests lead somewhere: laws in ARCHITECTURE.md, facts in docs/, files in the tree."""
+"""The code and the tests refer by name to laws in ARCHITECTURE.md, facts in docs/, and files in the tree. Each of these
+names must exist there."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ SOURCES = [path for top in ("provisioner", "hf_scripts", "tests") for path in (R
 
 
 def referred(pattern: str) -> Iterator[tuple[str, str]]:
-    """Yield each name that the pattern finds, after the name's file. A name may continue in the next line of a
-    comment."""
+    """Yield each name that the pattern finds in our Python files, together with the file's path. A name may continue in
+    the next line of a comment."""
     for path in SOURCES:
         for name in re.findall(pattern, re.sub(r"\n\s*(?:# )?", " ", path.read_text())):
             yield str(path.relative_to(ROOT)), name
@@ -46,7 +47,8 @@ def test_nothing_is_referred_to_by_a_number_that_no_page_defines() -> None:
 
 
 def test_each_file_that_a_page_names_is_there() -> None:
-    """Paths begin at the root, in ``provisioner``, or in ``provisioner/lab/cloud``."""
+    """The named file must exist. Its path may begin at the root, in ``provisioner``, or in
+    ``provisioner/lab/cloud``."""
     missing = []
     for page in PAGES:
         for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|sh|md|yaml))`", page.read_text()):

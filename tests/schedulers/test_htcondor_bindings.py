@@ -1,5 +1,5 @@
-"""The program that asks HTCondor through htcondor2. The tests use the classes of PyPI's package, and classads made from
-texts."""
+"""The program that reads jobs and slots of HTCondor by the package htcondor2. The tests use the classes of PyPI's
+package, and make classads from texts."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_equal_jobs_are_one_line_with_evaluated_values(asked: Asked) -> None:
 
 
 def test_attributes_of_the_requirements_are_grouped_too(asked: Asked) -> None:
-    """A schedd applies the constraint to the groups of jobs. No group would match this constraint if the groups lacked
-    the attribute Owner."""
+    """The constraint may name attributes such as Owner. A schedd applies it to groups of jobs, so the jobs must be
+    grouped by these attributes. Otherwise no group would match."""
     constraint = HTCondor(additional_requirements='Owner == "ben" && RequestGPUs > 0').constraint()
     lines = asked.lines("jobs", constraint, *JOB_ATTRIBUTES, schedds={"ap1": [JOB, GPU_JOB, GPU_JOB]})
     assert lines == {"2 8 4000 1": 1}
@@ -114,7 +114,7 @@ def test_slots_of_ours_are_printed(asked: Asked) -> None:
 def test_the_source_reads_jobs_and_machines_by_the_program(
     asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one machine has room for two of the three jobs."""
+    """There are three jobs, and a machine has room for two of them. So the source must want two machines."""
     program = asked.program(schedds={"ap1": [JOB] * 3}, slots=[SLOT])
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {shlex.join(program)} "$@"\n')

@@ -78,7 +78,8 @@ def test_an_account_or_a_quality_that_slurm_does_not_know_is_denied(place: Slurm
 
 
 def test_a_job_that_fits_no_node_is_refused_and_its_record_says_so(place: SlurmPlace) -> None:
-    """Slurm 22.05 keeps the record of a job that it has refused."""
+    """Slurm must refuse a job that fits no node. Slurm 22.05 keeps a record of the refused job, so an observation must
+    show the machine as ended, with the error."""
     assert refusal(another(place, memory_mb=10_000_000)) is ErrorClass.INVALID
     snapshot = place.observe()
     assert ONE not in snapshot.machines
@@ -89,7 +90,8 @@ def test_a_job_that_fits_no_node_is_refused_and_its_record_says_so(place: SlurmP
 
 
 def test_a_job_that_exceeds_its_partition_exists_and_is_a_mistake(place: SlurmPlace) -> None:
-    """Slurm accepts a job that its partition can never run: the response has status 200, an error and the job's id."""
+    """Slurm accepts a job that its partition can never run: the response has status 200, an error and the job's id. The
+    machine must exist, and its failure must be a mistake in the settings."""
     place.partition("MaxTime=1", "MaxTime=INFINITE")
     assert refusal(another(place, time_limit_minutes=600)) is None
     machine = until_pending(place, ONE, "PartitionTimeLimit")
@@ -108,7 +110,8 @@ def test_a_partition_that_is_down_has_no_room(place: SlurmPlace) -> None:
 
 
 def test_a_job_for_a_drained_node_waits(place: SlurmPlace) -> None:
-    """Slurm accepts such a job: the response has status 200, an error and the job's id."""
+    """Slurm accepts a job whose only node is drained: the response has status 200, an error and the job's id. The
+    machine must wait in the queue without a failure."""
     place.node("State=DRAIN")
     assert refusal(another(place)) is None
     machine = place.until_seen(ONE, Phase.PENDING)
@@ -256,7 +259,7 @@ def test_a_token_near_its_end_is_a_problem(place: SlurmPlace) -> None:
 
 
 def test_a_dead_controller_is_a_failed_observation(place: SlurmPlace) -> None:
-    """Without a controller, slurmrestd responds with an empty list after 9 s. The list must not be taken for an empty
+    """Without slurmctld, slurmrestd responds with an empty list after 9 s. The list must not be taken for an empty
     pool."""
     place.create(1)
     backend = another(place)

@@ -1,5 +1,5 @@
-"""Each version of slurmrestd's API, which a stand-in plays. The bodies are checked against SchedMD's models, for the
-versions that have models."""
+"""The slurm backend with each version of slurmrestd's API. A stand-in plays the versions. If SchedMD has published
+models of a version, the bodies are checked against them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_a_list_that_is_empty_because_nothing_is_new_is_a_failed_observation(
 
 @pytest.mark.parametrize("status", [200, 422, 500])
 def test_an_answer_with_errors_is_a_failed_observation(tmp_path: Path, status: int) -> None:
-    """If slurmctld refuses a call, slurmrestd responds with 422 since version 26.05, and with 500 in older versions."""
+    """An observation must fail if slurmctld refuses the call. slurmrestd then responds with 422 since version 26.05,
+    and with 500 in older versions."""
     with SlurmrestdStandIn(45) as place:
         pool = backend(place, tmp_path)
         create(pool, ONE)

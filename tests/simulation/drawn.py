@@ -150,7 +150,8 @@ def _typed(field: Any) -> Sequence[object]:
 
 
 def values(model: type, *, heals: bool) -> Values:
-    """Return the possible values of each setting. If ``heals``, leave out settings that keep machines away for ever."""
+    """Return the possible values of each setting. If ``heals``, leave out settings that may keep some machines from
+    running for ever."""
     return {name: some for name, some in open_values(model).items() if not (heals and name in KEEP_AWAY)}
 
 
@@ -182,7 +183,8 @@ WHILE: Sequence[Body] = ({"for_minutes": 2.0}, {"for_minutes": 15.0})
 def events(draw: st.DrawFn, pools: Sequence[str], *, heals: bool) -> Body:
     """Draw an event that begins in the first 15 minutes of the run.
 
-    A change of pools ends after at most 15 minutes. If ``heals`` is False, some changes last until the end of the run.
+    If ``heals``, each change of a pool ends after at most 15 minutes. Otherwise a change may last until the end of the
+    run.
     """
     event: Body = {"at_minutes": draw(MOMENTS)}
     if draw(st.booleans()):

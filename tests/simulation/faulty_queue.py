@@ -1,4 +1,5 @@
-"""Half an hour of a scheduler's queue in virtual time. Its program or server lies, hangs and fails by chance.
+"""Half an hour of a scheduler's queue in virtual time. By chance, calls of the scheduler fail, hang or give a wrong
+result.
 
 ``Queue`` has the true jobs, and ``Run`` runs the loop's own cycle with HostFactory. A test puts a real backend between
 the two, and responds to the backend's calls with the jobs and faults of the queue. Equal seeds make equal runs.
@@ -107,7 +108,7 @@ class Queue:
     # --- faults -------------------------------------------------------------------------------------------------------
 
     def fault(self, *possible: str) -> str:
-        """Begin a call. Return the name of a fault that the call has; empty if it has none.
+        """Begin a call. Return the name of the fault that strikes the call; empty if there is none.
 
         Raise OSError if the loop's process is dead.
         """
@@ -192,7 +193,7 @@ class Queue:
 
 
 class Run:
-    """The loop and HostFactory with one pool, whose machines are the jobs of the queue."""
+    """A run of the loop and HostFactory with one pool. The jobs of the queue are the pool's machines."""
 
     def __init__(self, queue: Queue, make: Callable[[], Backend]) -> None:
         """``make``: function that returns the backend of a new process of the loop."""
@@ -300,7 +301,7 @@ class Run:
 
 
 class Actors(InlineActors):
-    """Actors that carry out batches at once. They call ``show`` with each batch before."""
+    """Actors that carry out each batch at once. Before that, they call ``show`` with the batch."""
 
     def __init__(self, backends: Mapping[str, Backend], show: Callable[[Batch], None]) -> None:
         super().__init__(backends)
