@@ -68,8 +68,8 @@ def googles_schema(notes: Notes) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_as_before() -> Iterator[None]:
-    """Restore the logging after a test. A command in this process logs to the test's stderr, which is closed at the
-    end."""
+    """Restore the logging after a test, because a command in this process logs to the test's stderr, which is closed at
+    the end of the test."""
     root = logging.getLogger()
     handlers, level = [*root.handlers], root.level
     yield

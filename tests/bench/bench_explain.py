@@ -53,7 +53,8 @@ def grid(machines: int) -> Memory:
 
 
 def life(names: list[str], id_: str, wall: float) -> Iterator[Line]:
-    """Yield journal lines about the machines of one request. All machines run, and half of them are returned."""
+    """Yield journal lines about the machines of one request. First all machines run, and then half of them are
+    returned."""
     for machine in names:
         yield _line(wall, "create", machine=machine, pool="a", result="ok")
     yield _line(wall + 60, "running", request=id_, pool="a", machines=names)

@@ -65,7 +65,8 @@ class Still:
         return 1000.0
 
     def uptime(self) -> None:
-        """Return None. So the loop uses the wall clock to find the time that has passed across a restart."""
+        """Return None, as on a host whose uptime is unknown. The loop then uses the wall clock to find the time that
+        has passed across a restart."""
 
 
 def scene(slots: int, per_request: int = PER_REQUEST) -> tuple[Intent, Limits, Snapshot]:
@@ -92,8 +93,8 @@ def running(plan: Plan) -> Snapshot:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return the CPU seconds of the fastest of several runs. As in a cycle of the loop, no garbage is collected during
-    a run. Garbage is collected before each run, so that it does not slow the next one."""
+    """Return the CPU seconds of the fastest of several runs. Collect garbage before each run. During a run, the
+    collector is off, as in a cycle of the loop."""
     taken = []
     for _ in range(REPEATS):
         gc.collect()

@@ -2,8 +2,8 @@
 
     python tests/bench/bench_scripts.py [--rounds N]
 
-Goals, in times of the bare import: twice for up to 100 machines, three times for up to 10,000, and four times for
-50,000. The largest grid that was asked for has 10,000 machines. The goal of memory is 40 MB. Exits 1 if a goal is
+Goals, as multiples of the time of the bare import: twice for up to 100 machines, three times for up to 10,000, and four
+times for 50,000, which is five times the largest expected grid. The goal of memory is 40 MB. Exits 1 if a goal is
 missed.
 """
 

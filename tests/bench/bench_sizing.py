@@ -6,8 +6,8 @@ With ``--http`` the loop is a process, and the embedded cloud is another (``sizi
 Without ``--http`` each run is a process in virtual time.
 
 * *Steady*: all machines run and are kept. HostFactory lists them each half minute.
-* *Churn*: HostFactory requests all machines for half an hour, returns them, and requests them again. So each hour makes
-  and deletes every machine.
+* *Churn*: HostFactory requests all machines at the beginning of each hour, and returns them half an hour later. So
+  every machine is made and deleted once an hour.
 
 In virtual time the processor seconds include the models of HostFactory and the places. They include neither network nor
 disk. The bytes are the sizes of real files.

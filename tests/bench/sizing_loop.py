@@ -1,5 +1,4 @@
-"""The resources that a loop's process needs: processor time, memory, and calls of the clouds. The clouds count the
-calls.
+"""The resources that a loop's process needs: processor time, memory, and calls to the clouds, which the clouds count.
 
 HostFactory, the loop and the embedded cloud are processes. They communicate only by HTTP or by scripts. The
 configuration has groups and namespaces, so that the clients of both kinds are loaded. Only one kind makes machines.
@@ -164,8 +163,8 @@ def loop(directory: Path, compute: str) -> Iterator[tuple[int, HostFactory]]:
 
 
 def used(machines: int, kind: str) -> Use:
-    """Measure the resources that the loop uses for a life of ``machines`` machines: HostFactory requests them, keeps
-    them for some time, and returns them all. ``kind``: "groups" or "pods"."""
+    """Measure the resources that the loop uses while HostFactory requests ``machines`` machines, keeps them for some
+    time, and returns them all. ``kind``: "groups" or "pods"."""
     with tempfile.TemporaryDirectory() as name:
         made = site(Path(name, "conf"), machines, REAL.lag)
         with bench_gce.cloud(made, REAL.boot) as cloud, loop(Path(name), cloud.compute) as (pid, hf):

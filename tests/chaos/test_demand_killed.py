@@ -90,7 +90,7 @@ class Site(Arena):
     # --- one turn of the watch ----------------------------------------------------------------------------------------
 
     def watch(self, seconds: float) -> None:
-        """Check again and again for ``seconds``. Each check first restarts the processes that have ended."""
+        """Check again and again for ``seconds``. Before each check, start the processes again that have ended."""
         end = time.monotonic() + seconds
         while True:
             self.check()

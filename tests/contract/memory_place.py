@@ -14,7 +14,7 @@ from tests.support.steered_place import steered
 
 
 class MemoryPlace(Place):
-    """A pool in memory. A kind makes its backend from settings, as the kind's interface requires."""
+    """A pool in memory. Its backend is made from settings through the interface of a kind."""
 
     pool = "memory-a"
 

@@ -53,8 +53,8 @@ class RealPlace(CommandPlace):
     """The scheduler's words if it does not answer."""
 
     def __init__(self, directory: Path, body: dict[str, Any], scheduler: Commands, user: Sequence[str] = ()) -> None:
-        """Prepare the place. ``user``: the words before each of the scheduler's commands that let the scheduler's user
-        run it, such as ``setpriv`` and its options."""
+        """Prepare the place. ``user``: words such as ``setpriv`` with its options. They stand before a command that the
+        scheduler's user has to run."""
         self.scheduler, self._directory = scheduler, directory
         wrapper = directory / "wrapper"
         wrapper.write_text(WRAPPER.format(directory=directory))
@@ -301,8 +301,8 @@ def pilot(directory: Path) -> str:
 
 
 def as_user(user: str) -> list[str]:
-    """Return the words to put before a command, so that another user runs it. Return an empty list if the tests do not
-    run as root."""
+    """Return the words that stand before a command so that another user runs it. Return an empty list if the tests do
+    not run as root."""
     if os.geteuid() != 0:
         return []
     return [shutil.which("setpriv") or "setpriv", f"--reuid={user}", "--regid=nogroup", "--clear-groups"]

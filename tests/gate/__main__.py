@@ -1,5 +1,5 @@
-"""Run the gate. ``python -m tests.gate all`` runs every stage (make test-all), and ``ci`` the stages that a change
-needs (.ci/run).
+"""Run the gate. ``python -m tests.gate all`` (make test-all) runs every stage. ``python -m tests.gate ci`` (.ci/run)
+runs only the stages that a change needs.
 
 Each stage is a make target. Its output is shown while it runs. The output of a stage that runs in the background,
 beside other stages, is shown at its end. ``build/gate`` has a copy of each output. After ``all`` without uncommitted

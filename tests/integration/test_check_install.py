@@ -188,8 +188,8 @@ def test_a_user_without_a_name_is_reported_by_number(users_hf: HostFactory) -> N
 
 @only_root
 def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_anew(users_hf: HostFactory) -> None:
-    """The host's accounts say that user ``nobody`` is a member of the group. The process itself is not in the group, as
-    after a login before the user became a member."""
+    """A user who became a member of a group after logging in must be advised to log in again. Here the host's accounts
+    list ``nobody`` in the group, but the process is not in the group."""
     other = pwd.getpwnam("nobody")
     work = users_hf.work
     work.parent.chmod(0o755)
@@ -217,8 +217,8 @@ def test_a_login_that_is_older_than_the_user_s_new_group_is_advised_to_log_in_an
 def test_a_loop_without_an_account_here_is_in_the_group_if_nothing_else_let_it_write(
     users_hf: HostFactory, owner: int, mode: int, word: str
 ) -> None:
-    """The loop is a pod, whose user is a number without an account on this host. So the groups of this host do not list
-    the user."""
+    """A loop in a pod may run as a number without an account on this host. The host's groups do not list this number.
+    If the loop could write only because of the directory's group, it must count as a member."""
     work = users_hf.work
     (work / "heartbeat").touch()
     (work / "heartbeat").chmod(0o660)

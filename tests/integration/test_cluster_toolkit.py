@@ -304,7 +304,7 @@ def expressions(blueprint: Path) -> set[str]:
 
 
 def variables(blueprint: Path) -> dict[str, Any]:
-    """Return all variables of the provisioner's module that get a value from the blueprint."""
+    """Return the variables of the provisioner's module to which the blueprint gives a value, with these values."""
     own = yaml.safe_load(blueprint.read_text())["vars"]
     given = {**own, **settings_of(blueprint, PROVISIONER.name, KNOWN), **USED[blueprint.name], "labels": {}}
     return {name: value for name, value in given.items() if name in Module(PROVISIONER).variables}

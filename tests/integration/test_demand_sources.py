@@ -136,8 +136,8 @@ def test_a_page_that_is_not_there_is_a_failed_read(tmp_path: Path) -> None:
 
 @PROMETHEUS
 def test_a_query_wants_machines_and_a_lost_target_is_no_zero(tmp_path: Path) -> None:
-    """Use a real Prometheus. If it cannot scrape a target, a query still succeeds, but without the series of this
-    target."""
+    """Use a real Prometheus. If it cannot scrape a target, a query still succeeds, but without the target's series. The
+    source must take this as a failure, and not as zero machines."""
     (port,) = free_ports(1)
     with serving(port) as target, prometheus(tmp_path, [f"127.0.0.1:{port}"]) as address:
         target.pages["/metrics"] = (200, 'jobs{template="Small"} 2.5\njobs{template="Large"} 4\n')

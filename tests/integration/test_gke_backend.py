@@ -92,7 +92,7 @@ class Bench:
         return self.simulator.call(lambda cloud: act(cloud.cluster))
 
     def fault(self, *faults: Fault) -> None:
-        """Replace all faults."""
+        """Replace all faults of the simulator by these."""
         self.simulator.call(lambda cloud: cloud.impose(Conditions(faults=faults)))
 
     def pods(self) -> dict[str, Pod]:

@@ -220,7 +220,7 @@ def test_an_upgrade_is_for_the_python_of_before_while_that_is_there(small_bundle
 @pytest.mark.slow
 def test_a_python_that_does_not_start_is_passed_over(small_bundles: Bundles, root: Path) -> None:
     """If the newest Python on the host does not start, install.sh must use another one. The newest may lack a library,
-    or it may be a shim of pyenv without a version behind it."""
+    or it may be a shim of pyenv for a version that is not installed."""
     bundle = shutil.copytree(small_bundles.old, root.parent / "two-pythons")
     (bundle / "PYTHONS").write_text(f"{python_version()} 3.99\n")
     sealed(bundle)

@@ -114,7 +114,8 @@ def test_the_check_of_an_installation_starts_without_ego_s_libraries(libraries: 
 def test_the_bundle_s_command_and_what_it_starts_are_without_what_ego_s_profile_exports(
     libraries: str, tmp_path: Path
 ) -> None:
-    """The variables about Python must go, too, because a plug-in of a kubeconfig may be a Python program."""
+    """The bundle's command must not pass on the variables that EGO's profile exports. This includes the variables about
+    Python, because a plug-in of a kubeconfig may be a Python program."""
     places = tmp_path / "bin"
     places.mkdir()
     command = Path(shutil.copy(ROOT / "deploy" / "bundle" / "provisioner", places))

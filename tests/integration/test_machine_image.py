@@ -174,8 +174,8 @@ def test_a_profile_that_does_not_support_the_kernel_is_said(machine: Machine, li
     ],
 )
 def test_an_ego_that_waits_too_long_for_the_machine_is_said(machine: Machine, line: str, least: int) -> None:
-    """EGO may wait before it asks to join. If this wait leaves too little of HF_JOIN_SECONDS, the machine must log a
-    warning with the least value. The other steps need 60 s."""
+    """EGO may wait before it asks to join. If too little of HF_JOIN_SECONDS is then left, the machine must log the
+    least value that HF_JOIN_SECONDS needs: the wait, and 60 s for the other steps."""
     lines = joins(machine, HF_EGO_PROFILE=ego_conf(machine, line), HF_JOIN_SECONDS="200")
     expected_line = (
         f"EGO may wait {least - 60} s until it asks to join, and HF_JOIN_SECONDS is 200: set at least {least}, "

@@ -253,7 +253,7 @@ def test_output_that_is_no_list_is_reported(machine: Machine, code: str, message
 
 @pytest.mark.parametrize("way", ["list-hangs", "dns-hangs"])
 def test_a_signal_while_it_waits_for_an_answer_lets_it_leave(machine: Machine, way: str) -> None:
-    """An answer of EGO may take 10 s, and an answer of DNS any time. A signal ends both waits."""
+    """EGO may take 10 s to answer, and DNS may take any time. A signal must end both waits."""
     if way == "dns-hangs":
         machine.behave(way)
     pod = machine.start("entry.sh", HF_MACHINE_NAME=NAME)

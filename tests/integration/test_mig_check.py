@@ -1,4 +1,4 @@
-"""Findings of `provisioner check --live` and of a start about groups in a cloud."""
+"""Findings about groups in a cloud, by `provisioner check --live` and by a loop that starts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Commands whose output goes to a full disk, a closed descriptor, or a terminal with too few characters. They print no
-traceback and nothing untrue."""
+"""Commands whose output goes to a full disk, a closed descriptor, or a terminal whose encoding lacks characters of the
+output. They print no traceback and nothing untrue."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ def test_the_unit_is_stopped_where_its_row_says() -> None:
 
 
 def test_the_node_for_the_loop_has_room_for_every_row() -> None:
-    """The types are ``…-standard-N``, which have N processors and four GiB for each."""
+    """The loop's node must have room for the resources of every row. Its machine type ``…-standard-N`` has N
+    processors, and four GiB for each of them."""
     module = Module(ROOT / "deploy" / "terraform")
     (terraform,) = re.findall(r'system_machine\s+= optional\(string, "(.+?)"\)', module.text)
     (gcloud,) = re.findall(r"--machine-type=(\S+) --enable-autoscaling", (ROOT / "deploy/gcp/setup.sh").read_text())

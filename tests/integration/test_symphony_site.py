@@ -121,7 +121,7 @@ class Site(Instance):
         )
 
     def check_install(self) -> list[str]:
-        """Return the results that are not fine."""
+        """Run check_install.sh, and return the lines of its output that do not begin with "fine:"."""
         done = subprocess.run(
             [str(SCRIPTS / "check_install.sh")],
             env=self.environment | {"HF_PYTHON": sys.executable},

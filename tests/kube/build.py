@@ -44,7 +44,7 @@ class Module:
     """Go package of each program."""
 
     def version(self) -> str:
-        """Return the version that go.mod fixes, such as v1.34.3."""
+        """Return the version that go.mod requires, such as v1.34.3."""
         text = (self.directory / "go.mod").read_text()
         match = re.search(rf"^\s*{re.escape(self.source)} (v\S+)", text, re.MULTILINE)
         if match is None:

@@ -29,7 +29,8 @@ START_SECONDS = 90.0
 
 
 class Grid:
-    """A provider instance whose only pool is a namespace. As a context manager, it ends the loop."""
+    """A provider instance with a pool in a namespace of a real cluster. As a context manager, it ends the loop at the
+    end."""
 
     def __init__(
         self,

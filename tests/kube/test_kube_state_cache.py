@@ -1,5 +1,5 @@
-"""Caches of objects on a real API server. Their watches are cut every second, begin at a version that is too old, or
-have a server that goes away and comes back."""
+"""Caches of objects on a real API server. A cache must be current again after its watches were cut, after the server
+was away, and if the server does not accept the cache's version."""
 
 from __future__ import annotations
 

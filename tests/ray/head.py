@@ -31,7 +31,7 @@ ENDED = ("STOPPED", "SUCCEEDED", "FAILED")
 
 
 class Head:
-    """A head with CPUs: ``with Head(python) as head``. All processes of Ray descend from one process."""
+    """A head with ``CPUS`` processors: ``with Head(python) as head``. All processes of Ray descend from one process."""
 
     def __init__(self, python: Path) -> None:
         """Choose ports and a directory with a short path, because the path of a socket in it must not be long."""
@@ -93,10 +93,10 @@ class Head:
         return [job for job in json.loads(self.call("GET", "")) if job["submission_id"]]
 
     def clear(self, name: str = "") -> None:
-        """Stop the job of this name, or all jobs, and delete the records, so that the names can be used again.
+        """Stop the job of this name, or all jobs, and delete their records, so that the names can be used again.
 
-        Repeat the stop, because it has no effect before the job's supervisor exists. Delete a record only some seconds
-        after the job's end. Ray checks each job once a second, and could otherwise fail the next job of the name.
+        Repeat the stop, because it has no effect before the job's supervisor exists. Delete a record some seconds after
+        the job's end, because Ray could otherwise fail the next job of the name.
         """
         until(lambda: self._is_cleared(name), 120.0, every=0.2, what="no job is left")
 
