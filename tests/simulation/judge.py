@@ -241,8 +241,8 @@ class Judge:
                 raise AssertionError(f"{Law.REASONED}: {reason} is no reason to delete {name}")
 
     def _many_run(self, wanted: Wanted, now: float) -> bool:
-        """Return True if the template's time for stragglers is over, so that the request's last machines may be given
-        up."""
+        """Return True if the request is older than the template's ``straggler_after_seconds``. The loop may then give
+        up the machines that are still missing."""
         template = self._sim.limits.templates[wanted.template]
         return bool(template.straggler_after_seconds) and now - wanted.asked >= template.straggler_after_seconds
 

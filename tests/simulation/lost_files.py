@@ -17,8 +17,8 @@ class Site:
     """A request in the copy whose machines HF has returned since, so that it has left the files."""
 
     def goes_on(self, hours: int, *, lists: bool) -> None:
-        """Let HF request machines and poll open requests, once a minute. HF calls getReturnRequests only with
-        ``lists``."""
+        """Let HF request machines and poll open requests, once a minute. With ``lists``, HF also calls
+        getReturnRequests."""
         for turn in range(hours * 60):
             self.sim.advance(60.0)
             if turn % 20 == 0:

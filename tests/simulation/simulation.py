@@ -1,6 +1,6 @@
 """A simulation in virtual time: a cloud, HostFactory, the loop on real state files, and all faults between them.
 
-``judge.py`` checks the simulation by its own record of the truth.
+The judge of ``judge.py`` checks the simulation against its own records.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ def disk_is_full(where: str) -> None:
 
 @dataclass
 class Fuse:
-    """A countdown of the loop's steps. At zero it calls ``end``, which ends the process or makes a call of HF."""
+    """A countdown of the loop's steps. At zero it calls ``end``, which ends the process or calls a script as HF
+    does."""
 
     left: int | None = None
     end: Callable[[str], None] | None = None
@@ -676,8 +677,8 @@ class Simulation:
             self.return_machines(reported)
 
     def _call(self, command: Callable[[ScriptCall], str], document: dict[str, object]) -> str:
-        """Run the code of a script, and return the script's output. Raises an error of REFUSED if the script would exit
-        with 1."""
+        """Run the code of a script, and return the script's output. If the script would exit with 1, raise one of the
+        errors in REFUSED."""
         environment = {"HF_PROVIDER_NAME": PROVISIONER, "HF_PROVIDER_WORKDIR": self.store.directory}
         read = Document("the simulation", json.dumps(document).encode())
         return command(ScriptCall(read, Directories(environment), {}, self.store.script))

@@ -151,8 +151,8 @@ class KubeStore:
         return KubeScriptState(MemoryApiServer(self.server), self._provisioner)
 
     def lose(self, kind: str) -> bool:
-        """Lose memory, and return True. Do nothing for another part of the state, and return False, because an API
-        server does not lose it."""
+        """Lose memory, and return True. For any other part of the state, return False, because an API server does not
+        lose it."""
         if kind != "memory":
             return False
         for part in ("log", "memory"):

@@ -71,7 +71,7 @@ BOUNDED = settings(
 
 
 class Alone(SimulationMachine):
-    """Events that no other test uses. ``machine_with`` can choose single ones of them."""
+    """Events that no other test uses. ``machine_with`` selects some of them by name."""
 
     @rule()
     def memory_is_lost(self) -> None:
@@ -84,7 +84,8 @@ class Alone(SimulationMachine):
 
     @rule()
     def old_loop_writes_late(self) -> None:
-        """Let a superseded loop finish a write that it began before. The write must have no effect."""
+        """Let a superseded loop finish a write that it began before it was superseded. The write must have no
+        effect."""
         before = self.sim.store.marks()
         for ghost in self.sim.ghosts:
             if ghost.reconciler.memory is not None:

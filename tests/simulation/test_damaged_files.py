@@ -51,7 +51,8 @@ def site() -> Simulation:
 def strike(sim: Simulation, blow: Blow, loop: str) -> None:
     """Damage the file, and let HF call the scripts afterwards.
 
-    ``loop``: what the loop does meanwhile. If it is ``down``, HF also calls before it starts again.
+    ``loop``: the loop is ``running``, is ``restarted``, or is ``down``. If it is down, HF calls the scripts before the
+    loop is started again, and once more afterwards.
     """
     kind, damage = blow
     sim.lose([kind], put_back=damage == "old copy", cut=damage == "cut", restarted=False)

@@ -94,7 +94,8 @@ class Scripts(HostFactory):
     def note_reading(self, numbers: Mapping[str, int] | None) -> None:
         """Note the numbers that the source wants. ``numbers``: None if the reading failed.
 
-        A template's number 0 counts only if the reading just before succeeded and was 0, too.
+        A template's 0 counts only if it is the second in a row. A failed reading between two zeros starts the count
+        again.
         """
         for template, number in (numbers or {}).items():
             if number or template in self.zeros:
@@ -104,7 +105,8 @@ class Scripts(HostFactory):
     def _call(self, name: str, do: Callable[[], Any]) -> Any:
         """Call a script by ``do``.
 
-        The service may be killed before or after the call. The call may fail before or after the script has recorded.
+        The service may be killed before or after the call. The call may also fail, before or after the script has
+        recorded the request.
         """
         self.fuse.burn(f"before {name}")
         luck = self._chance.random() if self._world.now < STORM_SECONDS else 1.0

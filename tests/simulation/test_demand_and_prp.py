@@ -1,7 +1,8 @@
-"""Compare ``provisioner demand`` with PRP's own formula, for the same jobs and places in virtual time
-(docs/htcondor.md).
+"""Compare ``provisioner demand`` with the provisioner PRP (docs/htcondor.md), for the same jobs and places in virtual
+time.
 
-Both finish all jobs. A job waits until a machine is free, and then uses the whole machine.
+PRP is played by its own formula. Demand and PRP both finish all jobs. A job waits until a machine is free, and then
+uses the whole machine.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def serve(jobs: Sequence[Job], made: list[Queue], decide: Callable[[Stage], Kind
 def compare(name: str) -> Mapping[str, tuple[float, float]]:
     """Return the measures of demand and of PRP, by name.
 
-    The measures are machines made, idle machine-hours, the hours until the last job ends, and the longest wait (s) of
-    nine in ten jobs. The run uses no chance, so one seed is enough.
+    The measures are: the number of machines made, idle machine-hours, hours until the last job ends, and the seconds
+    within which nine of ten jobs start. The run uses no chance, so one seed is enough.
     """
     scenario = scenarios({"q": {"about": name, "hours": 18, "pools": {"a": {}}, "demand": [{"machines": 1}]}}, "q")["q"]
     columns = []

@@ -1,7 +1,7 @@
 """Simulations in which state files are lost or replaced by old copies, alone and together.
 
-Reported answers stay, and ended requests are not served again. The loop shows unknown facts to the operator, and does
-not guess them.
+Reported answers stay, and ended requests are not served again. If the loop cannot know a fact, it reports this to the
+operator and does not guess.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ TestDisasters = pytest.mark.slow(Disasters.TestCase)
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_disasters_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """Each of ``FLIPS`` gets a share of the simulations. All shares together are as many simulations as a run without a
-    flip."""
+    """Play a share of the simulations for each flip in ``FLIPS``. All shares together are as many simulations as a run
+    without a flip."""
     play_some(Disasters, switches)

@@ -110,8 +110,8 @@ def plans(scenario: Scenario, store: str) -> list[int]:
 
 
 def prefixes(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Return pairs of a plan's number and a number of its actions, which are completed before the loop dies. Each plan
-    has a pair for each possible number of actions."""
+    """Return the interruptions to play. Each is the number of a plan, and the number of its actions that the loop
+    completes before it dies. Each plan occurs with each possible number of actions."""
     return [(plan, done) for plan, size in enumerate(sizes) for done in range(size + 1)]
 
 

@@ -314,14 +314,14 @@ Laws.TestCase.settings = settings(
 
 
 class TestLaws(Laws.TestCase):
-    """A quarter of the simulations, which each run of the tests plays."""
+    """A quarter of the simulations of ``Laws``. Every run of the tests plays them."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
 
 @pytest.mark.slow
 class TestLawsAtLength(Laws.TestCase):
-    """All simulations, which only a run of the slow tests plays."""
+    """All simulations of ``Laws``. Only a run of the slow tests plays them."""
 
 
 class KubeLaws(Laws):
@@ -334,26 +334,26 @@ KubeLaws.TestCase.settings = Laws.TestCase.settings
 
 
 class TestKubeLaws(KubeLaws.TestCase):
-    """A quarter of these simulations, which each run of the tests plays."""
+    """A quarter of the simulations of ``KubeLaws``. Every run of the tests plays them."""
 
     settings = settings(Laws.TestCase.settings, max_examples=QUICK)
 
 
 @pytest.mark.slow
 class TestKubeLawsAtLength(KubeLaws.TestCase):
-    """All of these simulations, which only a run of the slow tests plays."""
+    """All simulations of ``KubeLaws``. Only a run of the slow tests plays them."""
 
 
 @pytest.mark.parametrize("switches", FLIPS, indirect=True)
 def test_laws_with_undocumented_behaviours_flipped(switches: Switches) -> None:
-    """Each of ``FLIPS`` gets a share of the simulations. All shares together are as many simulations as a run without a
-    flip."""
+    """Play a share of the simulations for each flip in ``FLIPS``. All shares together are as many simulations as a run
+    without a flip."""
     play_some(Laws, switches)
 
 
 def play_some(sims: type[SimulationMachine], switches: Switches) -> None:
-    """Play a share of the usual number of simulations while ``switches`` are in effect. All of ``FLIPS`` have equal
-    shares."""
+    """Play simulations while ``switches`` are in effect: the usual number of simulations, divided by the number of
+    ``FLIPS``."""
     with closing(Simulation()) as sim:
         assert sim.groups.switches == switches
     usual = sims.TestCase.settings

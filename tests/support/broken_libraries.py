@@ -1,5 +1,8 @@
-"""Make a library path like the path that EGO's profile exports, but in the worst case: no program of the system can
-load a library from it."""
+"""Make a directory of libraries that no program of the system can load.
+
+EGO's profile exports a library path with EGO's own versions of some libraries. A path to this directory is the worst
+case of such a path.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CONTAINER = ("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork",
 def container(*, names: dict[str, str], hosts: Path, writable: bool) -> list[str]:
     """Return words to put before a command. The command is then PID 1 of a container.
 
-    The container has these names in DNS, and this hosts file.
+    In the container, the DNS server has these names, and the hosts file has this content.
     """
     if subprocess.run([*CONTAINER, "true"], capture_output=True, check=False).returncode:
         pytest.skip(f"needs namespaces for users who are not root ({shlex.join(CONTAINER)})")

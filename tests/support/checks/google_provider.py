@@ -64,7 +64,8 @@ def load() -> dict[str, dict[str, Any]]:
 
 
 class Description:
-    """The types of the distribution, read from the file that describes the types for other programming languages."""
+    """The types of the provider's Python package, read from the ``.jsii`` file in its wheel, which describes each
+    type."""
 
     def __init__(self, wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:

@@ -192,5 +192,5 @@ def _wrong(where: str, body: Block, arguments: Mapping[str, Any], meta: frozense
 
 
 def _bodies(value: Any) -> list[Block]:
-    """Return the blocks in ``value``, which the parser has made; empty if ``value`` belongs to an argument."""
+    """Return the blocks in ``value``, as the parser returned it; empty if ``value`` is an argument's value."""
     return [one for one in value if isinstance(one, dict) and "__is_block__" in one] if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""An API server that is always reached the same way, without credentials."""
+"""A client's access to an API server at one address, without credentials."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ComputeCloud:
         faults: Sequence[Fault] = (),
         speed: float = 1.0,
     ) -> None:
-        """Use ``speed`` seconds of world time per second."""
+        """Make the API. World time passes ``speed`` times as fast as real time."""
         self.world = World(seed=1, start_wall=time.time())
         self.world.set_faults(faults)
         self.groups = Groups(self.world, migs, timings, switches)

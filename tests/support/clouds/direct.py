@@ -78,8 +78,8 @@ class Direct(ABC):
         return self._observe(now, sought)
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:
-        """Create machines in order. After a failure that further creates of the same template would have too, send no
-        more creates of this template."""
+        """Create machines in order. After a failure that would also meet further creates of the same template, skip
+        these creates."""
         outcomes: list[Outcome] = []
         stopped: set[str] = set()
         for create in creates:

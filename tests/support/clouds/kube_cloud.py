@@ -20,7 +20,8 @@ QUICK = {"schedule": 0.02, "start": 0.02, "ready": 0.02, "stop": 0.05, "confirm"
 
 
 def impose(simulator: Simulator, *faults: Fault, **timings: float) -> None:
-    """Impose these faults and short timings. ``timings``: timings that differ."""
+    """Impose these faults and the short timings of ``QUICK``. ``timings``: values that replace some of the short
+    timings."""
     simulator.impose(faults, {"gke": {**QUICK, **timings}})
 
 

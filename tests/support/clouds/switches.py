@@ -96,7 +96,7 @@ def assume(switches: Switches, patch: pytest.MonkeyPatch) -> None:
 
 
 def assume_given() -> None:
-    """Make the switches that an environment variable gives the defaults of this process. Change nothing without the
-    variable."""
+    """Read switches from an environment variable, and make them the defaults of this process. Do nothing if the
+    variable is not set."""
     if given := os.environ.get(GIVEN):
         Switches.__init__.__defaults__ = astuple(Switches.parse(json.loads(given)))

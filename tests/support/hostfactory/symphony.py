@@ -1,6 +1,6 @@
 """Files of Symphony 7.3.2 that our programs need, in the installer's form: HostFactory's files, profile and service.
 
-HostFactory and EGO are closed source. So the source is docs/hostfactory.md, in its paragraphs that begin with
+HostFactory and EGO are closed source. So these files follow the paragraphs of docs/hostfactory.md that begin with
 **profile.hf**, **fresh** and **start**.
 """
 

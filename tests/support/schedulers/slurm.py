@@ -147,7 +147,7 @@ class SlurmCluster:
         until(lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), 30, what="the node")
 
     def resume_node(self) -> None:
-        """Let the node take jobs again, if it does not."""
+        """If the node takes no jobs, let it take jobs again."""
         self.daemons.run("scontrol", "update", "NodeName=n1", "State=RESUME", check=False)  # fails if it does already
 
     def signal_controller(self, how: signal.Signals) -> None:

@@ -213,7 +213,8 @@ def test_a_call_that_was_not_answered_says_nothing_of_how_fast_the_server_is() -
 
 
 def test_one_refused_create_that_asks_for_time_holds_up_no_delete() -> None:
-    """An admission webhook's denial with ``retryAfterSeconds`` is such a refusal."""
+    """If the server refuses one create and asks for time, deletes must go on. An admission webhook's denial with
+    ``retryAfterSeconds`` is such a refusal."""
     flow = Flow()
     denied = call(create(1), throttle(300, ErrorClass.DENIED))
     delete = Delete("m1", "pool", DeleteReason.RETURNED)

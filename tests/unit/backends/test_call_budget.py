@@ -68,7 +68,8 @@ def test_a_call_whose_turn_comes_too_late_fails_at_once(clock: list[float]) -> N
 
 
 def test_mutations_count_and_do_not_wait(clock: list[float]) -> None:
-    """A read waits until the calls of the last minute are below the limit, even if mutations exceeded it."""
+    """A call that changes something must not wait, but must count. A read must wait until fewer calls than the limit
+    were sent within the last minute."""
     window = Window(1, clock)
     window.budget.count_change()
     clock[0] += 10.0

@@ -59,7 +59,8 @@ def test_a_clock_that_is_set_after_the_last_response_is_noticed(monkeypatch: pyt
     [(None, ""), (0.4, ""), (60.0, ""), (-60.0, ""), (61.0, "61 s behind the place's"), (-420.0, "7 min ahead of the")],
 )
 def test_only_a_difference_of_more_than_a_minute_is_reported(ahead: float | None, words: str) -> None:
-    """A ``Date`` is rounded to seconds, and a response may arrive seconds later."""
+    """A difference of up to a minute must not be reported, because a ``Date`` is rounded to seconds and its response
+    may arrive seconds later."""
     message = clock_message(ahead)
     assert (words in message, bool(message)) == (True, bool(words))
 

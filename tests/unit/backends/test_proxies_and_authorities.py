@@ -57,7 +57,8 @@ def test_a_proxys_address_is_one_with_a_scheme_or_empty(
 def test_an_address_that_clients_would_read_differently_is_refused(
     named_by: str, address: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """The message omits the address, which may contain a password."""
+    """An address in an unclear form must be refused. The message must omit the address, which may contain a
+    password."""
     file = tmp_path / "proxy"
     file.write_text(f"{address}\n")
     of_file = named_by == "HTTPS_PROXY_FILE"

@@ -62,7 +62,8 @@ def test_pools_that_observe_in_step_share_a_list(server: Server, shared: SharedL
 def test_a_response_that_is_not_understood_is_a_failure_for_all_who_share_it(
     server: Server, shared: SharedList[Items]
 ) -> None:
-    """An older list is never used instead, not even for a pool that has not had it."""
+    """If a list is not understood, the observations of all pools that share the list must fail. No pool may get an
+    older list instead, even if the pool has not had that list."""
     assert began(shared, "a", 1.0) == 1.0
     server.odd = True
     for pool in ("a", "b"):

@@ -53,7 +53,8 @@ GONE = {"is_gone": True}
 def test_a_view_of_a_machine_says_what_it_means(
     listed: bool | None, one: Slot | None, observation: Observation, means: str, differs: bool
 ) -> None:
-    """``listed`` is None before HostFactory's first list."""
+    """`provisioner diff` must report the meaning of each combination of HostFactory's list, memory and cloud.
+    ``listed``: True if HostFactory's list names the machine; None if HostFactory has sent no list yet."""
     names = None if listed is None else [FULL] * listed
     document = diff_document(memory(*[record(one)] if one else []), names, {"a": observation}, PREFIX)
     [group] = document["groups"]

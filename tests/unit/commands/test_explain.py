@@ -200,7 +200,7 @@ def test_the_life_of_a_pool_shows_its_refusals_and_windows(desk: Desk, life: Lif
 
 
 def test_memory_adds_the_events_that_a_journal_lacks(desk: Desk, life: Life) -> None:
-    """Most lines of the journal were rotated away."""
+    """If most lines of the journal were rotated away, the timeline must get the missing events from memory."""
     path = Path(desk.state.journal.path)
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     old = [line for line in kept if line["event"] in ("create", "delete", "close")]

@@ -98,7 +98,8 @@ def test_the_requests_show_the_machines_that_were_not_returned(
 
 
 def test_hostfactorys_own_requests_are_not_polled(hf: HostFactory, capsys: pytest.CaptureFixture[str]) -> None:
-    """A poll would settle an answer that HostFactory has not read."""
+    """`provisioner requests` must not poll the requests of HostFactory, because a poll would settle an answer that
+    HostFactory has not read."""
     id_ = Scripts(hf.environment, hf.work).request("T1", 1)
     assert run(["requests"]) == 0
     assert capsys.readouterr().out == "No request was made by `provisioner request`.\n"

@@ -163,7 +163,8 @@ def test_hostfactory_is_silent_if_it_neither_polls_nor_lists_for_long(desk: Desk
 
 
 def test_hostfactory_is_not_silent_before_its_first_list_of_hosts(desk: Desk) -> None:
-    """HostFactory lists its hosts only once it has some, and may poll no request for hours."""
+    """Before HostFactory has listed hosts for the first time, its silence must not count as a problem. HostFactory
+    lists hosts only once it has some, and may poll no request for hours."""
     desk.state.seen.touch(REQUEST)
     age(Path(desk.state.path, "seen").iterdir(), 400.0)
     code, text = shown(desk)
@@ -189,7 +190,8 @@ def test_calls_that_the_scripts_refused_a_moment_ago_are_a_problem(desk: Desk, a
 @pytest.mark.parametrize("file", ["intent.json.lock", "intent.json.lock.turn"])
 @pytest.mark.parametrize("ago", [1.0, 75.0])
 def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Desk, ago: float, file: str) -> None:
-    """A write holds the lock for milliseconds. A stopped script holds the lock as long as it is stopped."""
+    """A process that holds the lock of intent for more than a few seconds must be reported. A write needs milliseconds,
+    but a script that was stopped (SIGSTOP) keeps the lock."""
     path = os.path.join(desk.state.path, file)
     lock = LockFile(path)
     with ExitStack() as end:
@@ -209,7 +211,8 @@ def test_a_process_that_holds_the_lock_of_intent_for_long_is_a_problem(desk: Des
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
-    """A loop that starts writes its first heartbeat later. Until then, the heartbeat is that of the previous loop."""
+    """A loop that is starting must not be reported as not running. Until it writes its first heartbeat, the file still
+    has the old heartbeat of the previous loop."""
     then = time.time() - 500
     os.utime(desk.state.heartbeat.path, (then, then))
     assert desk.state.loop_lock.acquire(0)

@@ -174,7 +174,8 @@ def test_an_empty_term_of_an_affinity_matches_no_node() -> None:
 
 
 def test_a_pod_of_a_daemon_set_asks_for_no_new_node() -> None:
-    """The controller of a DaemonSet binds each pod to one existing node by the field ``metadata.name``."""
+    """A pod of a DaemonSet must not cause a new machine, because its controller binds it to one existing node by the
+    field ``metadata.name``."""
     term = {"matchFields": [rule("In", "node-1", key="metadata.name")]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     (job,) = jobs(pod({"affinity": {"nodeAffinity": required}}))

@@ -90,7 +90,8 @@ def test_a_source_decides_about_each_template_that_it_has_named() -> None:
 
 
 def test_no_machine_of_a_lost_template_is_wanted() -> None:
-    """`provisioner recover` found a request only by its answer, so the request's template is unknown."""
+    """If the template of a request is unknown, no machine of the request may count as wanted. `provisioner recover`
+    makes such requests from answers, which do not name the template."""
     value = read({"Small": 1}, {"Small": 1}, value=LastValue(frozenset({"Small"})))
     wish = combine({"one": value}, {NO_TEMPLATE: 0}, demand())
     assert (wish.wanted, wish.frozen) == ({NO_TEMPLATE: 0}, {})

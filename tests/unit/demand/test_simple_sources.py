@@ -356,7 +356,8 @@ def test_a_template_whose_series_is_gone_is_a_failed_read(monkeypatch: pytest.Mo
 
 
 def test_a_template_that_hostfactory_does_not_have_may_lose_its_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For example a template that was renamed, or one of another site."""
+    """A series may vanish without an error if HostFactory does not have its template, for example because the template
+    was renamed or belongs to another site."""
     results = [[series("2", template="Large"), series("3", template="Old")], [series("2", template="Large")]]
     bodies = iter([json.dumps(answer("vector", one)).encode() for one in results])
     monkeypatch.setattr(Prometheus, "fetch", lambda *_: next(bodies))

@@ -273,7 +273,8 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
 
 
 def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The template promises more processors than Slurm finds on its nodes."""
+    """A job that needs a whole node must fit a template that promises 8 processors, although Slurm finds fewer
+    processors on the template's nodes."""
     outputs = {slurm.CONFIG: "", slurm.NODES: node(), slurm.SQUEUE: line(shared="NO")}
     monkeypatch.setattr(slurm, "run_program_of_source", lambda argv, *_: outputs[argv])
     source, fleet = Slurm(), FLEET._replace(shapes={"Small": Shape(8, 16_000, 0)})

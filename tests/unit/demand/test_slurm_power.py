@@ -135,7 +135,8 @@ def test_a_node_that_boots_gets_the_machine_that_replaces_its_own() -> None:
 
 
 def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
-    """A request leaves the files only after its machines are gone and no list names them as lost."""
+    """If a request has left the files, its nodes must be powered down. A request leaves the files only after its
+    machines are gone."""
     records = {"n1": NodeRecord(A), "n2": NodeRecord(B, B0)}
     left = [request(A, ended=True, message="unknown"), request(B, ended=True, message="unknown")]
     decision = concluded(records, [node("n1"), node("n2", "ALLOCATED+CLOUD", B0)], left)
@@ -147,8 +148,8 @@ def test_a_request_that_has_left_the_files_ends_its_nodes() -> None:
 
 
 def test_an_answer_that_waits_to_be_published_again_ends_no_node() -> None:
-    """The status file was lost. Until the loop publishes the answer again, the script reports the request as running,
-    without its machines' names. The recorded machines must not count as lost."""
+    """If the status file was lost, the script reports the request as running and names no machines until the loop has
+    published the answer again. Meanwhile, the recorded machines must not count as lost."""
     records = {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
     decision = concluded(records, [node("n1", "ALLOCATED+CLOUD", A0), node("n2", host=A1)], [request(A, coming=2)])
     assert decision == Decision([], records, [])
@@ -167,7 +168,8 @@ def test_machines_that_are_lost_together_end_their_nodes_for_one_reason() -> Non
 
 
 def test_a_node_without_a_record_gets_a_spare_machine_of_its_template() -> None:
-    """A process of slurm_resume was killed after it had made the request and before it wrote the records."""
+    """If slurm_resume was killed after its request and before its records, a node without a record must get a spare
+    machine of its template."""
     requests = [request(B, B0, template="Big"), request(A, A0, A1)]
     decision = concluded({"n1": NodeRecord(A)}, [node("n1"), node("n2")], requests, unserved={"n2"})
     assert decision.records == {"n1": NodeRecord(A, A0), "n2": NodeRecord(A, A1)}
@@ -185,8 +187,8 @@ def test_a_node_without_a_record_waits_for_a_machine_that_no_other_node_will_get
 
 @pytest.mark.parametrize("lost", [{A0: Loss(0, "preempted")}, {}])
 def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(lost: Mapping[str, Loss]) -> None:
-    """In the case without a loss, the machine has become node n2: its slurmd started under this name, so the machine
-    cannot serve n1."""
+    """A node without a record must be powered down if no machine can serve it. In one case, the only machine was lost.
+    In the other, its slurmd has started under the name n2, which cannot change."""
     nodes = [node("n1"), node("n2", "IDLE+CLOUD+POWERING_DOWN", A0 if not lost else "")]
     decision = concluded({}, nodes, [request(A, A0, ended=True)], lost, unserved={"n1"})
     reason = f"{OUR_REASON}slurm_resume recorded no request; see its log"
@@ -194,7 +196,8 @@ def test_an_unserved_node_without_a_usable_machine_powers_down_with_the_reason(l
 
 
 def test_a_node_without_a_record_has_time_until_the_next_step() -> None:
-    """A process of slurm_resume may be about to write the record."""
+    """A node without a record must be left alone until the next step, because a process of slurm_resume may be about to
+    write the record."""
     assert concluded({}, [node("n1")], [request(A, coming=1)]) == Decision([], {}, [])
 
 

@@ -439,7 +439,8 @@ def test_a_poll_is_noted_before_the_answer_is_read(hf: Here, monkeypatch: pytest
 def test_an_answer_published_between_first_read_and_marker_is_printed(
     hf: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop publishes a cancel, and then reads ``seen``. After that, a script must not report the older answer."""
+    """If the loop publishes a newer answer after the script's first read and before the script writes its poll marker,
+    the script must print the newer answer."""
     request = hf.answer("requestMachines", requesting())["requestId"]
     touch = Seen.touch
 

@@ -57,7 +57,8 @@ def test_a_refusal_ends_with_1_and_an_unknown_verb_with_2(
 def test_an_empty_path_of_a_file_is_refused(
     hf: HostFactory, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A caller's variable may be empty; the call must not wait for standard input, which may stay open."""
+    """An empty path, for example from a caller's empty variable, must be refused. The call must not read standard input
+    instead, because standard input may stay open."""
     assert call(monkeypatch, "requestMachines", "-f", "") == 1
     assert capfd.readouterr().out == ": No such file or directory\n"
 

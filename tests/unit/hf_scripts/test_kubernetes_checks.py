@@ -13,7 +13,8 @@ from provisioner.state.kube.objects import KINDS, NOTES
 
 
 class Reviewing:
-    """An API server that answers what check_install asks."""
+    """An API server for the calls of check_install. It lists its kinds, and grants every right that is not in
+    ``denied``."""
 
     namespace, name = "grid", "https://kube"
 

@@ -399,8 +399,8 @@ def test_a_successor_waits_only_for_one_that_may_still_act(
 
 
 def test_no_batch_outlives_the_time_that_a_successor_waits() -> None:
-    """The longest batch of a group has three parts: it creates machines, gets the result that a name is in use, and
-    then observes the names."""
+    """A successor must wait as long as the longest batch of a loop can take. A group's longest batch creates machines,
+    gets the error that a name is in use, and then observes the names."""
     group = USUAL_TIMES.call + USUAL_TIMES.admission + USUAL_TIMES.call
     pod = KubeTimes().call
     kinds = {kind.name: kind.longest_call for kind in built_in_kinds()}

@@ -87,7 +87,8 @@ def test_a_pool_is_observed_again_at_once_when_unknown_names_are_sought() -> Non
 
 
 def test_a_hint_that_comes_during_an_observation_is_not_lost() -> None:
-    """The change may have happened after the observation began."""
+    """A hint that arrives during an observation must cause another observation, because the change may have happened
+    after the first one began."""
     place = SlowPlace()
     place.pace = 600.0
     place.slow.clear()

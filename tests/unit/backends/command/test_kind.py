@@ -1,4 +1,4 @@
-"""Settings of a pool that is used by commands: each mistake is named before the loop begins."""
+"""Settings of a pool of the kind ``command``: each mistake is reported with its setting before the loop begins."""
 
 from __future__ import annotations
 

@@ -100,7 +100,8 @@ def test_half_a_response_is_no_response(body: bytes) -> None:
 
 
 def test_a_proxy_that_refuses_our_login_needs_an_operator() -> None:
-    """Each proxy has its own text for the reason."""
+    """If a proxy responds with 407, the operator must get advice on another login. The text after the number differs
+    from proxy to proxy, so only the number counts."""
     tunnel = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 407 authenticationrequired"))
     other = urllib3.exceptions.ProxyError("no proxy", OSError("Tunnel connection failed: 503 Service Unavailable"))
 

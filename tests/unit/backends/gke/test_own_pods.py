@@ -449,8 +449,8 @@ def test_a_label_names_the_slot() -> None:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_a_failed_observation(broken: Pod) -> None:
-    """The error of ``read`` becomes a BackendError in ``translated_errors``, which surrounds each observation, list and
-    watch."""
+    """If a pod cannot be read, the observation must fail with a BackendError. ``translated_errors``, which surrounds
+    each observation, list and watch, makes this error."""
     with pytest.raises(BackendError), translated_errors():
         IDENTITY.read(broken)
 
@@ -531,7 +531,8 @@ def test_who_makes_a_pod_is_named_within_the_servers_limit(length: int) -> None:
 
 @pytest.mark.parametrize("length", [1, 50, 63])
 def test_our_creates_have_a_manager_that_every_server_takes_and_no_other_pool_has(length: int) -> None:
-    """A server refuses a ``fieldManager`` of more than 128 characters."""
+    """Two pools must have different field managers. Each has at most 128 characters, because a server refuses a longer
+    ``fieldManager``."""
     pools = [Identity("p" * length, one * length) for one in "ab"]
     managers = {one.manager for one in pools}
     assert len(managers) == 2

@@ -258,7 +258,8 @@ def test_the_notice_of_a_preemption_does_not_move() -> None:
 
 
 def test_whatever_stops_gives_notice_until_it_has_stopped() -> None:
-    """A stopping instance does not run again, but may hang for a while before it has stopped."""
+    """A notice says that a machine is about to end. An instance that is stopping or being deleted must have a notice,
+    because it may hang for a while before it has stopped. A stopped instance must have none."""
     stopped = seen(member(instanceStatus="STOPPING"), instance(status="STOPPING"))
     assert stopped.notice == Notice(LossCause.UNKNOWN, BEGAN + 120.0)
     assert seen(member(currentAction="DELETING"), instance()).notice == Notice(LossCause.DELETED, BEGAN + 120.0)

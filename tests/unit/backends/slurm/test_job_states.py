@@ -73,7 +73,8 @@ def test_phases(state: str, flags: tuple[str, ...], phase: Phase, waits: bool) -
 
 
 def test_a_number_that_slurm_gives_a_second_time_is_another_machine() -> None:
-    """A slurmctld that has lost its files numbers its jobs from the beginning again."""
+    """If slurmctld loses its files, it numbers its jobs from the beginning again. A job with a number that was used
+    before must count as another machine."""
     assert job().uid != job(submit_time=1_700_000_001).uid
 
 
@@ -145,7 +146,8 @@ def test_ends(state: str, cause: LossCause, status: int, said: str) -> None:
 
 
 def test_a_job_that_could_never_run_is_a_mistake_of_the_operator() -> None:
-    """Slurm 22.05 refuses such a job, but still lists it as failed with ``BadConstraints``."""
+    """A job that Slurm lists as failed with ``BadConstraints`` must count as an invalid order. Slurm 22.05 refuses such
+    a job when it is submitted, but lists it all the same."""
     seen = job("FAILED", state_reason="BadConstraints", exit_code=1 << 8)
     said = "FAILED, BadConstraints, exit code 1"
     assert seen.end == MachineEnd(LossCause.EXITED, Failure(ErrorClass.INVALID, said))

@@ -66,7 +66,8 @@ def test_the_environment_names_the_machine(version: int) -> None:
 
 @pytest.mark.parametrize("version", ALL)
 def test_slurm_may_not_begin_a_job_again(version: int) -> None:
-    """Up to v0.0.38, ``requeue: false`` has no effect (tried on 22.05.8), so the body has ``no_requeue``."""
+    """The body must forbid Slurm to requeue the job. Up to v0.0.38 it does so by ``no_requeue``, because ``requeue:
+    false`` has no effect there (tried on 22.05.8)."""
     job = body(version)["job"]
     assert job.get("no_requeue" if version < 39 else "requeue") is (version < 39)
 

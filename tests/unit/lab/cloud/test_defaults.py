@@ -1,5 +1,5 @@
-"""The page's table of defaults, checked against the simulator. The table gives a reason for each difference from
-Google."""
+"""The table of defaults in docs/embedded-cloud.md, checked against the simulator. The table gives a reason for each
+difference from Google."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Path]]:
-    """Return the requested pictures with the number of samples. No picture is drawn (``test_plots.py`` does that)."""
+    """Replace the function that draws a picture, and return the list of its calls: each picture's number of samples,
+    and its path. ``test_plots.py`` tests the function itself."""
     asked: list[tuple[int, Path]] = []
 
     def draw(report: Report, scenario: str, path: Path) -> None:
