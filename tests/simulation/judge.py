@@ -183,7 +183,8 @@ class Judge:
         self._refused.add(create.name)
 
     def check_applied(self) -> None:
-        """Check a create that took effect. The loop catches errors here, so ``raise_errors`` raises them later."""
+        """Check a create that took effect. If a law is broken, keep the error for ``raise_errors``, because the loop
+        would catch an error that is raised here."""
         try:
             self.check_cloud()
         except AssertionError as error:
@@ -469,8 +470,8 @@ class Judge:
             assert not wrong, f"{Law.REASONED}: {wrong} is not ours and is reported as returned"
 
     def note_unknown(self, id_: str) -> None:
-        """Check a poll of an id that is no longer in the files. The script then printed that the request has ended
-        without machines."""
+        """Check a poll of an id that is no longer in the files. The script prints for such an id that the request has
+        ended without machines."""
         before = self._answers.get(id_)
         wanted = self._sim.requests.get(id_)
         if not self._may_be_forgotten(id_):
@@ -487,8 +488,8 @@ class Judge:
             self._sim.returned = {name: request for name, request in self._sim.returned.items() if request != id_}
 
     def _may_be_forgotten(self, id_: str) -> bool:
-        """Return True if losses of files explain that the id is unknown: intent was lost, and either memory was lost
-        too or no loop had read the id."""
+        """Return True if losses of files explain that the id is unknown. Intent must have been lost. Besides, memory
+        must have been lost, or no loop can have read the id."""
         return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:
@@ -577,7 +578,8 @@ class Judge:
         return problems
 
     def _orphans_go_slowly(self) -> bool:
-        """Return True if the allowed number of orphans was deleted within the last hour."""
+        """Return True if orphans may still exist because the loop has deleted as many within the last hour as it
+        may."""
         recent = sum(at > self._sim.world.now - 3600 for at in self._orphan_deletes)
         return recent >= self._sim.limits.orphans.cap_per_hour
 
@@ -618,8 +620,8 @@ def _slot(memory: Memory | None, name: str) -> Slot | None:
 
 
 def _reachable(before: Verdict, after: Verdict) -> bool:
-    """Return True if a slot can get from one verdict to the other in one or two steps. Two steps can be in the same
-    write."""
+    """Return True if a slot can get from one verdict to the other in one or two steps, because one write may contain
+    two steps."""
     return after in TRANSITIONS[before] or any(after in TRANSITIONS[between] for between in TRANSITIONS[before])
 
 

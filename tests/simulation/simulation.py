@@ -371,7 +371,7 @@ class Simulation:
         self.judge.gained += max(0.0, self.life.clock.now() - before)
 
     def take_over(self) -> None:
-        """Let a second process become the loop while the first still runs without noticing."""
+        """Let a second process become the loop. The first process runs on, and does not notice this."""
         self.ghosts = [*self.ghosts, self.life][-2:]
         self.restart()
 
@@ -592,7 +592,7 @@ class Simulation:
         self.judge.check_cloud()
 
     def add_foreigner(self, name: str) -> None:
-        """Let a pod of others appear in our namespace."""
+        """Let a pod of another user appear in our namespace."""
         spec = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example/image:1"}]}
         with suppress(ApiError):
             self.cluster.create("ns-alpha", {"metadata": {"name": name, "labels": {"app": "other"}}, "spec": spec})

@@ -119,8 +119,8 @@ class FaultySimulation(Simulation):
             super().ghost_cycle()
 
     def restore(self, snapshot: Any, *, bump: int, restarted: bool) -> None:
-        """Bring etcd back from a snapshot. ``restarted``: the loop starts after this; otherwise it runs on
-        meanwhile."""
+        """Bring etcd back from a snapshot. If ``restarted``, start the loop again afterwards. Otherwise the loop runs
+        on without a restart."""
         self.judge.note_lost_files(["intent", "memory", "status"])
         self.judge.wiped = True  # all of the state is old, also the answers that HF has read
         self.ghosts = []

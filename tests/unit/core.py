@@ -120,7 +120,8 @@ def transitions(former: Memory | None, now: Memory | None) -> list[Transition]:
 
 
 def slot(number: int = 0, verdict: Verdict = Verdict.OPEN, request: str = REQUEST, **changes: Any) -> Slot:
-    """Return a slot with an accepted create and an unseen machine. A closed slot is to be deleted as failed."""
+    """Return a slot whose create was accepted and whose machine was not seen yet. If ``verdict`` closes the slot, its
+    machine is to be deleted as failed."""
     closed = {} if verdict in DESIRED else {"closed_at": BEFORE, "delete": DeleteReason.FAILED}
     defaults: dict[str, Any] = {"pool": "a", "opened_at": BEFORE, "submitted_at": BEFORE, "is_accepted": True}
     return make_slot(name(number, request), verdict=verdict, **(defaults | closed | changes))

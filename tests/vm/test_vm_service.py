@@ -341,7 +341,8 @@ def test_a_second_instance_has_a_loop_of_its_own_beside_the_first(host: Host) ->
 
 
 def test_an_upgrade_leaves_state_and_machines_alone(host: Host) -> None:
-    """For systemd, a rollback is an upgrade. tests/integration/test_install_life.py tests the rest of both."""
+    """After an upgrade and a restart, the service must run the new version and keep state and machines.
+    tests/integration/test_install_life.py tests rollbacks, which are the same for systemd."""
     id_ = host.request(1)
     host.complete(id_)
     wait_for_journal, had = host.answer(id_), host.cloud()

@@ -192,8 +192,8 @@ class VirtualSite:
         return self._notices.add_to(seen, known.lag_seconds if known else 0.0)
 
     def listen(self) -> Counter[Worth]:
-        """From now on, let the loop read the audit log. Return the numbers of entries, by the use that an entry had for
-        the loop."""
+        """From now on, let the loop read the audit log. Return a counter of the log's entries, by the use that the loop
+        could make of them."""
         from provisioner.backends.pubsub_events import Sieve  # Google's library of Pub/Sub takes a second to import
 
         sieve = Sieve(PREFIX)

@@ -71,7 +71,8 @@ def test_a_loop_that_has_been_succeeded_tells_writers_of_no_generation(bench: Be
 
 
 def test_a_successor_waits_for_calls_of_kinds_that_the_configuration_names_no_more() -> None:
-    """The previous loop may have had pools of these kinds."""
+    """A successor must wait as long as the slowest built-in kind needs for a call, because the previous loop may have
+    had pools of kinds that are no longer configured."""
     slowest = max(kind.longest_call for kind in built_in_kinds())
     pods = GkePool(name="a", pod_spec=Path("pod.yaml"))
     assert longest_call([pods]) == longest_call([]) == slowest

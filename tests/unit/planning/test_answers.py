@@ -342,8 +342,8 @@ def test_what_the_caps_leave(remembered: Memory, caps: Limits, number: int | Non
 
 @pytest.mark.parametrize("strayed", [False, True])
 def test_the_return_of_a_machine_that_had_lost_our_mark_says_so(strayed: bool) -> None:
-    """The end of a strayed machine was seen only by the machine's name and uid. So its entry has a message, although
-    the return succeeded."""
+    """The return of a strayed machine must have a message, although it succeeded: the machine had lost our labels, so
+    its end was seen only by name and uid."""
     known = memory(record(running(0, Verdict.RETURNED, is_gone=True, is_strayed=strayed)))
     return_record = giving_back(name(0), results={name(0): ReturnResult.GONE}, ended=DONE)
     [entry] = json.loads(return_answer(return_record, known, PREFIX).text)["machines"]

@@ -269,8 +269,8 @@ def test_a_trial_is_not_waited_for_where_another_pool_takes_machines() -> None:
 
 
 def test_machines_on_trial_do_not_count_as_probes_of_another_back_off() -> None:
-    """After a stock-out, one running machine has already proven that the pool has stock again. So the next probe need
-    not wait until this machine has outlived its first minutes."""
+    """After a stock-out, the pool probes with a machine at a time. Once a machine runs, the next probe must not wait
+    until this machine has outlived its first minutes."""
     known = {"early_loss": None, "is_boot_failure": False, "failure": STOCKOUT}
     assert len(trial(running(ran_at=BEFORE - 10), observation=at(30, machine()), **known).creates) == 1
 

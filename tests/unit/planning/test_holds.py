@@ -286,8 +286,8 @@ def test_a_cancel_changes_nothing_that_hf_was_reported() -> None:
 
 
 def test_a_cancel_holds_under_the_brake_and_beside_a_cancel_as_forgotten() -> None:
-    """HF gets the end of a request that an operator cancelled, even while the brake holds and the loop has announced a
-    cancel of its own."""
+    """HF must get the end of a request that an operator cancelled, even while a brake is latched and the loop has
+    announced that it will cancel the request as forgotten."""
     brake = Brake(BrakeReason.MEMORY_LOST, BEFORE, "")
     known = memory(record(running(0), slot(1), is_cancelling=True), brake=brake)
     reported = plan(known, snapshot(machine()), **with_holds(ONE, cancel(REQUEST)))

@@ -675,10 +675,8 @@ def test_an_open_machine_elsewhere_does_not_explain_a_full_window() -> None:
 
 @pytest.mark.parametrize("cap", ["max_machines", "max_pending"])
 def test_a_machine_of_an_unknown_template_may_be_of_any(cap: str) -> None:
-    """The requests were recovered from the names of running machines.
-
-    These machines count under every template's cap.
-    """
+    """If requests were recovered from the names of running machines, their templates are unknown. So their machines
+    must count under the cap of each template."""
     nameless = record(slot(0, request=OTHER), slot(1, request=OTHER), id_=OTHER, template=NO_TEMPLATE, count=0)
     draft = asked(memory(nameless, record(count=9)), limits=limits(pool("a", **{cap: 4})))
     assert len(draft.creates) == 2

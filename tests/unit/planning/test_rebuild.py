@@ -331,8 +331,8 @@ def test_of_a_read_answer_that_is_lost_every_machine_that_runs_is_hfs_and_nothin
 def test_without_any_trace_of_hf_a_request_that_was_served_counts_as_read(
     returned_names: tuple[str, ...], there: list[Machine], ended: RequestStatus
 ) -> None:
-    """Without HF's activity, the age of a request is only a guess. If such a request did not count as read, the loop
-    would make its machines again, or cancel the request as forgotten."""
+    """Without HF's activity, the loop can only guess whether HF has read the end of a request. It must assume so.
+    Otherwise it would make the request's machines again, or cancel the request as forgotten."""
     wanted = intent(*returned_names)
     remembered = rebuilt(wanted, *there)
     again = remembered.requests[REQUEST]

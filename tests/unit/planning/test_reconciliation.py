@@ -178,8 +178,8 @@ def test_a_machine_that_ended_under_a_slot_thought_unsent_is_still_there_and_its
     ],
 )
 def test_an_announced_end_does_not_move_to_later(seen: Notice | None, kept: Notice | None) -> None:
-    """After its start, a loop counts the grace period of a stopping machine from the loop's own first observation. This
-    gives a later end than the one that was recorded before."""
+    """The announced end of a machine may become earlier but not later. A restarted loop counts the grace period from
+    its own first observation, and so gets a later end than the recorded one."""
     noticed = reflected(SUCCEEDED, snapshot(machine(notice=Notice(LossCause.PREEMPTED, NOW + 30))))
     assert noticed.observed.notice == Notice(LossCause.PREEMPTED, NOW + 30)
     assert reflected(noticed, snapshot(machine(notice=seen))).observed.notice == kept
@@ -532,8 +532,8 @@ def test_a_machine_that_does_not_run_again_in_time_is_lost(at: float, limit: flo
 
 
 def test_a_machine_whose_name_does_not_resolve_to_us_is_not_down() -> None:
-    """Right after its start, a loop has not seen any name resolve. Until a running machine's name resolves,
-    observations show the machine as pending."""
+    """A running machine whose name does not resolve yet is shown as pending, because a loop has seen no name resolve
+    right after its start. Such a machine must not count as down."""
     nameless = machine(phase=Phase.PENDING, failure=CRASHES, is_nameless=True)
     assert looked(grid(), nameless).requests[REQUEST].slots[0].life.down_since is None
 

@@ -114,7 +114,8 @@ def test_many_machines_younger_than_the_loop_are_a_conflict_at_once(
 def test_a_machine_that_is_younger_than_memory_shows_that_memory_is_an_old_copy(
     age: float | None, orphans: Orphans, expected: BrakeReason | None
 ) -> None:
-    """The loop records a slot before it makes the slot's machine. So the newest memory would have the slot."""
+    """If memory lacks the slot of a machine that is younger than memory, memory must count as an old copy, because the
+    loop records a slot before it makes the machine."""
     known = replace(memory(), written=Moment(NOW - 100, WALL - 100), orphans=orphans)
     last = planned(known, [0], started=NOW - 20, age=age)
     assert reason(last) is expected

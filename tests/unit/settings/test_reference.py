@@ -1,4 +1,4 @@
-"""The page and the schema of settings: up to date, complete, and consistent with the loader."""
+"""docs/settings.md and the schema of settings: up to date, complete, and consistent with the loader."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from tests.support.hostfactory.sites import Site, small_site, template
 
 
 def advised(directory: Path, spec: str = "", **attributes: object) -> list[str]:
-    """Return the warnings about a template with these attributes. The pod of the template requests 4 processors and 8
-    GiB. ``spec``: further lines of the pod spec."""
+    """Return the warnings about a template with these attributes. ``spec``: further lines of the pod spec, whose
+    containers request 4 processors and 8 GiB."""
     site = small_site(directory)
     (directory / "spec.yaml").write_text(
         "containers:\n- {name: a, image: a, resources: {requests: {cpu: 3500m, memory: 7Gi}, limits: {memory: 9Gi}}}\n"

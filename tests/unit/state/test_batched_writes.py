@@ -357,8 +357,8 @@ def ways_in_two(calls: int) -> Ways:
 @pytest.mark.usefixtures("no_fsync")
 @pytest.mark.parametrize("ways", [ways_in_two, pytest.param(all_ways, marks=pytest.mark.slow)])
 def test_a_script_that_gives_up_knows_whether_its_write_was_done(tmp_path: Path, ways: Callable[[int], Ways]) -> None:
-    """A writer has seen a script's posted write. Then the script gives up in three steps, which fall between the
-    writer's calls."""
+    """If a script gives up while another process writes, the script must know whether its own write was done. It gives
+    up in three steps, each of which may fall between any two calls of the writer."""
     counts = set()
     for at in ways(withdrawal_beside_a_write(tmp_path, (1000, 1000, 1000))):
         withdrawal_beside_a_write(tmp_path, at)

@@ -75,8 +75,8 @@ def test_a_newer_schema_is_refused_for_reading_and_writing(state: StateDir, name
 
 @pytest.mark.parametrize("name", WRITES)
 def test_a_file_of_an_older_schema_is_written_in_ours_whoever_changes_it(state: StateDir, name: str) -> None:
-    """If the file kept the number of the older schema, an older program would report the new content as damaged after a
-    rollback, and not as newer."""
+    """A write must raise the schema number of an old file to ours. After a rollback, the older program would otherwise
+    report the file as damaged, and not as newer."""
     WRITES[name](state)
     path = Path(state.path, f"{name}.json")
     altered(path, lambda tables: outdate(tables, -1))

@@ -106,8 +106,8 @@ def test_a_process_that_waits_signs_the_turn(tmp_path: Path) -> None:
 
 
 def test_the_turn_is_not_held_for_long_by_a_process_that_takes_it_for_a_moment(tmp_path: Path) -> None:
-    """The turn is the lock file for which waiting processes queue. A process that takes the turn only for a moment does
-    not sign it. So the file's time is that of an earlier signature, and must not count as the time of this process."""
+    """Waiting processes queue for a lock file, the turn. A process that takes the turn only for a moment does not sign
+    it. So the time of an earlier signature must not count as the time of this process."""
     path = str(tmp_path / "lock")
     turn = LockFile(f"{path}.turn")
     assert turn.acquire(0)

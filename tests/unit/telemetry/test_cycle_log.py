@@ -140,7 +140,8 @@ def test_a_problem_is_logged_when_it_begins_and_not_with_each_cycle(caplog: pyte
 def test_a_brake_is_logged_once_when_it_latches_and_once_when_it_is_released(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This must also hold in cycles that cannot plan."""
+    """A brake must be logged when it latches and when it is released, and not in other cycles. Cycles that cannot plan
+    must log it too."""
     monkeypatch.setattr("time.time", lambda: NOW + 1_000_000.0)
     caplog.set_level("INFO")
     log, words = CycleLog(), "8 of 9 machines have no request."

@@ -1,4 +1,4 @@
-"""The names of metrics, which the page promises, and the series that begin as zero."""
+"""The metrics have the names that docs/metrics.md promises, and some series begin as zero."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ def test_only_an_ok_cycle_moves_the_last_success(metrics: Metrics) -> None:
 
 
 def test_a_count_in_files_is_read_at_each_scrape_and_stays_while_they_cannot_be_read(metrics: Metrics) -> None:
-    """Prometheus would take a lower value for a restart of the counter, and count everything again."""
+    """While the files cannot be read, the metric must keep its last value. Prometheus would take a lower value for a
+    restart of the counter, and count everything again."""
     counts = iter([{"requestMachines": 7}, None, {"requestMachines": 8}])
 
     def read() -> dict[str, float]:
@@ -196,8 +197,8 @@ def test_a_count_in_files_is_read_at_each_scrape_and_stays_while_they_cannot_be_
 def test_the_last_calls_are_by_the_clock_of_this_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: bool
 ) -> None:
-    """The clock of the file system is an hour behind this host's. Without a heartbeat, the difference is unknown, so
-    the times are not corrected."""
+    """If the file system's clock is an hour behind this host's, the times of the last calls must be corrected by the
+    difference, which the heartbeat shows. Without a heartbeat they are not corrected."""
     state = StateDir(tmp_path)
     assert last_calls(state) == {}
     if beats:

@@ -239,8 +239,8 @@ def test_json_has_the_same_facts() -> None:
 
 
 def test_the_failure_of_a_back_off_is_not_published_for_each_request() -> None:
-    """The file must stay small, because it is written at each change, and ten thousand requests may wait for one
-    window."""
+    """A pool's failure must not be repeated for each of the requests that wait for the pool. The file is written at
+    each change, and ten thousand requests may wait."""
     remembered = full(*(record(count=5, id_=f"{number:010d}") for number in range(100)))
     pool_status = make_status_inputs(remembered).pool_status
     later = replace(FULL, blocked_at=NOW + 10, retry_at=NOW + 60, failure=Failure(ErrorClass.QUOTA, "q" * 300))
