@@ -73,8 +73,8 @@ def test_a_pool_whose_machines_die_after_half_a_minute_is_tried_with_one_at_a_ti
 
 @pytest.mark.slow
 def test_machines_that_die_while_others_of_their_request_boot_close_the_window_too() -> None:
-    """These losses come before the terminal answer, so the loop replaces the machines and HostFactory never reads of
-    them. The losses must count all the same."""
+    """Losses before the terminal answer must close the window too. HostFactory never reads of these losses, because the
+    loop replaces the machines."""
     hole = Hole(1.0, a=HOLE | {"boot_p95_seconds": 280.0})
     assert hole.made["a"] < 2 * WANTED
     assert hole.windows[-1].early_loss is not None

@@ -71,8 +71,8 @@ def test_a_request_that_a_restore_loses_keeps_its_machines(sim: Simulation, bump
 
 
 def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recovers(sim: Simulation) -> None:
-    """The restore loses a return request of machines that are gone. Machines that HF has returned are not reported as
-    lost. So if the return request were given up, HF would keep machines that are gone."""
+    """If a restore loses a return request of machines that are gone, the loop must not give up the return request. HF
+    would otherwise keep these machines, because a machine that HF has returned is not reported as lost."""
     server = server_of(sim)
     old = server.snapshot()
     sim.return_all()
@@ -90,8 +90,8 @@ def test_a_return_that_a_restore_loses_is_not_given_up_while_an_operator_recover
 
 @pytest.mark.parametrize("lists", [True, False])
 def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists: bool) -> None:
-    """The next loop starts on another host. The disk of this host has no note of a newer generation, so the loop cannot
-    recognise the restored state as old by such a note."""
+    """If etcd is restored while no loop runs, HF must keep all of its machines. The next loop starts on another host,
+    whose disk has no note of a newer generation. So no note can show that the restored state is old."""
     server = server_of(sim)
     old = server.snapshot()
     sim.request("pods", 3)
@@ -117,7 +117,8 @@ def test_a_restore_while_no_loop_runs_costs_hf_no_machine(sim: Simulation, lists
 
 
 def test_a_restore_of_requests_that_have_left_memory_ends_in_brakes_to_release(sim: Simulation) -> None:
-    """The restored answers contradict memory. The loop latches brakes that an operator sees and can release."""
+    """If the restored requests have already left memory, their answers contradict memory. The loop must then latch
+    brakes that an operator sees and can release."""
     server = server_of(sim)
     old = server.snapshot()
     sim.return_all()

@@ -55,7 +55,7 @@ def test_a_call_beyond_the_budget_waits_for_the_window(clock: list[float]) -> No
 
 
 def test_each_call_waits_for_a_window_of_its_own(clock: list[float]) -> None:
-    """A call counts in the minute in which it is sent, also if it had to wait for this minute."""
+    """A call must count in the minute in which it is sent, even if it had to wait for this minute."""
     window = Window(1, clock)
     assert [window.wait_for_read() for _ in range(4)] == [None] * 4
     assert window.passed == 180.0

@@ -90,8 +90,8 @@ def test_a_bundle_that_cannot_be_used_is_named(tmp_path: Path, bundle: str, word
 
 
 def test_what_we_run_gets_the_way_out_that_we_have(environment: dict[str, str], tmp_path: Path) -> None:
-    """A program that the loop starts, for example a kubeconfig's plug-in, reads the proxy from its environment
-    variables. The metadata server is always reached without the proxy."""
+    """A program that the loop starts, for example a kubeconfig's plug-in, must find our proxy and certificates in its
+    environment variables. It must reach the metadata server without the proxy."""
     bundle = str(Authority(tmp_path).file)
     environment |= {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".bank.example", "REQUESTS_CA_BUNDLE": bundle}
     environment["GCE_METADATA_HOST"] = "127.0.0.2:8080"

@@ -312,8 +312,8 @@ def test_a_message_is_printed_as_a_line_or_a_document() -> None:
 
 
 def test_listening_ends_when_its_output_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise ``provisioner events | head`` would go on after ``head`` has ended, and would take messages that the
-    loop needs."""
+    """`provisioner events | head` must end when ``head`` ends. If it went on, it would take messages that the loop
+    needs."""
 
     class Stream:
         def __init__(self, *_: object, taken: Callable[[Judged], None], broke: object, prefix: str) -> None:

@@ -112,8 +112,8 @@ def test_a_failure_is_shared_and_not_repeated_to_the_same_pool(server: Server, s
 def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(
     server: Server, shared: SharedList[Items]
 ) -> None:
-    """Each pool gets the failure without Retry-After, because the project's call budget already applies Retry-After to
-    all pools."""
+    """If a list fails, each pool must get an error without Retry-After, so that it can observe again. The project's
+    call budget already applies Retry-After to all pools."""
     server.error, server.retry_after = ErrorClass.THROTTLED, 300.0
     for pool in ("a", "b"):
         with pytest.raises(BackendError, match="no") as caught:
@@ -124,8 +124,8 @@ def test_a_shared_failure_does_not_keep_each_pool_from_its_next_observation(
 def test_a_reading_that_takes_longer_than_the_pace_serves_all_who_waited_for_it(
     server: Server, shared: SharedList[Items], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, the waiting pools would read lists of their own, one after the other, and each pool would also wait
-    for the lists before its own."""
+    """A list must serve all pools that waited for it, even if it took longer than their pace. Otherwise each pool would
+    read a list of its own, one after the other."""
     times = [0.0]
 
     def clock() -> float:

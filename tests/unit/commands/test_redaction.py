@@ -178,8 +178,8 @@ PLACES = (
 def test_no_file_of_the_bundle_holds_a_secret_whichever_holds_it_and_the_answers_neither(
     tmp_path: Path, shape: str
 ) -> None:
-    """Put the secret into each file that the bundle includes or could include, and into the output of the parts of
-    `doctor`."""
+    """The bundle must contain no secret, even if each file that it could include contains the secret, and the output of
+    the parts of `doctor` too."""
     text = SHAPES[shape]
     texts = bundled(tmp_path, dict.fromkeys(PLACES, text), text, f"demoprov_config.json: not JSON: {text}")
 

@@ -226,7 +226,8 @@ def test_a_loop_that_begins_is_no_problem(desk: Desk, waits: bool) -> None:
 
 
 def test_an_unknown_state_of_the_loop_is_not_reported_as_dead(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a host that mounts the state directory read-only, the command cannot find out whether the loop runs."""
+    """If the command cannot find out whether the loop runs, it must not report that the loop is not running. This
+    happens on a host that mounts the state directory read-only."""
     real = os.utime
 
     def refused(path: Any, *arguments: Any, **options: Any) -> None:
@@ -533,8 +534,8 @@ def test_a_text_stands_once_and_lines_fit_the_screen(desk: Desk) -> None:
 
 
 def test_before_the_first_request_a_loop_s_trouble_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The scripts make the state files only at the first request. But problems are most likely before the first
-    request."""
+    """Before the first request, the command must show problems of the loop, although the scripts have not made the
+    state files yet. Problems are most likely then."""
     desk = Desk(tmp_path, capsys)
     with pytest.raises(StateMissing, match="the directory is new"):
         read_status_inputs(desk.state)

@@ -166,8 +166,8 @@ def test_machines_hold_all_jobs_that_fit_and_are_never_more_than_the_jobs(
 
 @given(queues, st.integers(1, 50))
 def test_more_jobs_of_the_last_kind_never_take_fewer_machines(queue: list[Jobs], more: int) -> None:
-    """Add jobs that are last in the order. The law holds only for these jobs, because first-fit-decreasing may need
-    fewer machines after other jobs are added."""
+    """If jobs that are last in the order are added, the number of machines must not fall. Other jobs may break this
+    rule, because first-fit-decreasing may need fewer machines after they are added."""
     last = Jobs(1, 0.1, 0)
     queue = [jobs for jobs in queue if jobs.cpus > 0.1 or jobs.gpus]
     before, after = (pack([*queue, last._replace(number=count)], {}, EMPTY).wanted for count in (more, 2 * more))

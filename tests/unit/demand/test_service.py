@@ -146,7 +146,8 @@ def test_different_jobs_that_fit_no_template_fill_neither_report_nor_log(
 
 
 def test_the_longest_report_fits_the_kubernetes_api(state: StateDir) -> None:
-    """The report has as many templates as the API keeps, and its texts do not compress."""
+    """A report with as many templates as the Kubernetes API keeps, and with texts that do not compress, must fit the
+    API's limit of size."""
     draw = Random(1)
     names = [f"{draw.getrandbits(200):x}" for _ in range(1000)]
     unfit = {f"{draw.getrandbits(10**5):x}": 1 for _ in range(1000)}

@@ -67,7 +67,8 @@ def test_anything_else_is_a_failed_read(document: object) -> None:
 
 
 def test_an_object_with_a_name_twice_is_a_failed_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, a number would be lost, for example where a program joins the outputs of two clusters."""
+    """If an object has a name twice, the read must fail, because one of the two numbers would be lost. This happens
+    where a program joins the outputs of two clusters."""
     monkeypatch.setattr(Url, "fetch", lambda *_: b'{"Small": 3, "Large": 1, "Small": 0}')
     with pytest.raises(SourceError, match=r"got \[\('Small', 3\), \('Large', 1\), \('Small', 0\)\]"):
         Url(url="http://page.example/", template="Small").read(FLEET)
@@ -151,7 +152,8 @@ def covers(moment: str, begin: str, end: str, days: str = "mon-sun") -> bool:
     ],
 )
 def test_a_window_over_midnight_belongs_to_the_day_on_which_it_begins(moment: str, expected: bool) -> None:
-    """In November, Zurich is an hour ahead of UTC. The 27th of November 2026 is a Friday."""
+    """A window over midnight must belong to the day on which it begins. The moments are in UTC, an hour behind Zurich.
+    The 27th of November 2026 is a Friday."""
     assert covers(moment, "18:00", "06:00", "mon-fri") is expected
 
 
@@ -191,13 +193,15 @@ def spans(begin: str, end: str, day: str) -> list[tuple[str, str]]:
 
 
 def test_clocks_that_go_back_make_no_gap_in_a_window() -> None:
-    """On 25 October 2026 at 1:00 UTC, 3:00 becomes 2:00. So 2:30 is at 0:30 and at 1:30 UTC."""
+    """If the clocks go back, a window must have no gap. On 25 October 2026 at 1:00 UTC, 3:00 becomes 2:00 in Zurich. So
+    2:30 is at 0:30 and at 1:30 UTC."""
     assert spans("01:00", "02:30", "2026-10-25") == [("00:00", "01:30"), ("00:00", "")], "from 23:00 UTC on"
     assert spans("02:30", "03:00", "2026-10-25") == [("00:30", "02:00")]
 
 
 def test_clocks_that_go_forward_leave_out_no_window() -> None:
-    """On 29 March 2026 at 1:00 UTC, 2:00 becomes 3:00. So 2:15 and 2:45 do not exist."""
+    """If the clocks go forward, no window may be left out. On 29 March 2026 at 1:00 UTC, 2:00 becomes 3:00 in Zurich.
+    So 2:15 and 2:45 do not exist."""
     assert spans("02:15", "02:45", "2026-03-29") == [("00:15", "01:45")]
     assert spans("01:00", "02:30", "2026-03-29") == [("00:00", "01:30"), ("23:00", "")]
 

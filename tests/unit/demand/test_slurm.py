@@ -109,7 +109,8 @@ def test_a_job_on_several_nodes_is_a_part_for_each() -> None:
 
 
 def test_a_job_that_fits_no_node_is_spread_by_tasks() -> None:
-    """``NumNodes`` of a pending job is a minimum: 64 tasks without --nodes may run on many nodes."""
+    """A job of 64 tasks that fits no node must count as 64 jobs of one task. Without --nodes, Slurm may run it on many
+    nodes, because ``NumNodes`` of a pending job is only a minimum."""
     assert jobs(line("cpu=64,mem=64000M,node=1", tasks=64)) == [Jobs(64, 1, 1000)]
     assert jobs(line("cpu=64,mem=64000M,node=1", tasks=1)) == [Jobs(1, 64, 64_000)], "one task cannot be spread"
 
@@ -123,8 +124,8 @@ def test_a_job_that_has_its_node_for_itself_takes_a_whole_machine() -> None:
 
 
 def test_memory_that_slurm_does_not_allocate_does_not_count() -> None:
-    """If a cluster allocates only processors (CR_CPU), Slurm 22.05 prints the node's whole memory for a job that
-    requests none."""
+    """If a cluster allocates only processors (CR_CPU), the memory of a job must not count. Slurm 22.05 then prints the
+    node's whole memory for a job that requests none."""
     whole = line("cpu=1,mem=62.50G,node=1,billing=1")
     assert read_jobs(whole, Slurm(), FLEET, has_memory=False) == [Jobs(1, 1, 0)]
     assert jobs(whole) == [Jobs(1, 1, 64_000)]
@@ -216,7 +217,8 @@ IDLE, DRAINED, BUSY = Member(4, 16_000, 0, works=False), Member(0, 0, 0, works=F
     ],
 )
 def test_only_a_node_that_is_surely_without_work_is_idle(state: str, used: str, expected: Member | None) -> None:
-    """A node that does not respond keeps its jobs until Slurm calls it DOWN (slurm.conf(5), SlurmdTimeout)."""
+    """A node that does not respond must not count as idle, because it keeps its jobs until Slurm calls it DOWN
+    (slurm.conf(5), SlurmdTimeout)."""
     found = read_members(node(state, used), FLEET)
     assert found == ({} if expected is None else {"hf-1-1": expected})
 

@@ -203,7 +203,8 @@ def test_a_node_without_a_record_has_time_until_the_next_step() -> None:
 
 @pytest.mark.parametrize("states", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", ""])
 def test_a_node_that_slurm_powered_down_or_does_not_have_gives_its_machine_back(states: str) -> None:
-    """For example, Slurm called slurm_suspend for the node, but the call had no effect."""
+    """If Slurm has powered down a node or does not have it, the node's machine must be returned. For example, Slurm
+    called slurm_suspend for the node, but the call had no effect."""
     nodes = [node("n1", states), node("n2")] if states else [node("n2")]
     decision = concluded({"n1": NodeRecord(A, A0), "n2": NodeRecord(A)}, nodes, [request(A, A0)])
     assert (decision.returns, decision.records, decision.updates) == ([A0], {"n2": NodeRecord(A)}, [])
@@ -297,7 +298,8 @@ def test_a_node_that_goes_on_keeps_its_machine(now: Condition) -> None:
 
 @given(conditions())
 def test_a_second_step_in_the_same_condition_changes_no_record(now: Condition) -> None:
-    """If the service crashes after it has written the records, its next step only repeats updates."""
+    """A second step in the same condition must change no record. So if the service crashes after it has written the
+    records, its next step only repeats updates."""
     first = decide(now)
     unserved = now.unserved - first.records.keys()
     again = decide(now._replace(records=first.records, returned=now.returned | set(first.returns), unserved=unserved))
@@ -471,7 +473,8 @@ def test_a_listing_without_nodes_is_no_reason_to_return_machines(slurm: Slurm, l
 
 
 def test_requests_are_polled_while_slurmctld_is_silent(slurm: Slurm) -> None:
-    """Requests that are not polled count as forgotten, and their machines are deleted."""
+    """Requests must be polled even while slurmctld is silent. A request that is not polled counts as forgotten, and its
+    machines are deleted."""
     slurm.ask(A)
     slurm.hf.entries = {A: entry(A, "running")}
     slurm.refusal = "Unable to contact slurm controller"
@@ -482,8 +485,8 @@ def test_requests_are_polled_while_slurmctld_is_silent(slurm: Slurm) -> None:
 
 
 def test_a_request_that_left_intent_is_asked_for_again_although_it_had_ended(slurm: Slurm) -> None:
-    """No list names the node's machine as lost, because the machine was lost after the request had left intent. Only
-    another poll of the request, whose answer then has no machines, shows that the machine is gone."""
+    """A request must be polled again after it has left intent. If its machine is lost after that, no list names the
+    machine as lost. Only the request's answer, which then has no machines, shows that the machine is gone."""
     slurm.record(c1=NodeRecord(A, A0))
     slurm.list(("c1", "ALLOCATED+CLOUD"))
     slurm.hf.entries = {A: entry(A, "complete", (A0, "succeed", ""))}

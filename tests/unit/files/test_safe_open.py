@@ -159,7 +159,7 @@ def test_the_second_name_that_a_killed_writer_left_is_ours(state: StateDir) -> N
 
 
 def test_a_file_is_read_at_each_instant_at_which_it_is_made(tmp_path: Path) -> None:
-    """Read each file as soon as it appears, while another thread makes one file after the other."""
+    """A file must be readable as soon as it appears. Another thread makes one file after the other meanwhile."""
     paths = [str(tmp_path / str(number)) for number in range(200)]
     writer = threading.Thread(target=lambda: [create_whole(path, b"whole") for path in paths])
     writer.start()

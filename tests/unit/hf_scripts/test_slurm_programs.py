@@ -83,7 +83,8 @@ def test_a_repeated_resume_requests_only_what_is_new(slurm: Slurm) -> None:
 
 
 def test_a_request_has_no_more_machines_than_one_shard_serves(slurm: Slurm) -> None:
-    """If a request spanned shards, intent would record only its parts, and not the id that the program gets."""
+    """A request must not have more machines than one shard serves. If it spanned shards, intent would record only its
+    parts, and not the id that the program gets."""
     (slurm.conf / slurm_file.FILE).write_text('{"nodes": {"c[1-250]": "T1"}}')
     assert slurm.program("slurm_resume", "c[1-250]")[0] == 0
     assert [count for _, count, _ in slurm.requests()] == [PART, PART, 50]

@@ -111,7 +111,8 @@ def test_a_machine_announced_again_after_its_notice_was_forgotten_ends_then() ->
 
 
 def test_a_storm_of_announcements_costs_each_no_more_than_the_first() -> None:
-    """Otherwise ten thousand announcements at once would block all others for seconds."""
+    """If many machines are announced at once, each announcement must cost no more than the first. Otherwise ten
+    thousand announcements would block other threads for seconds."""
     asked = []
 
     class End(float):

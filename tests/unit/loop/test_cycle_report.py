@@ -226,10 +226,8 @@ def test_only_of_returns_that_have_not_ended_pools_are_asked_for_the_names(bench
 
 
 def test_a_return_whose_id_was_never_printed_is_carried_out_and_its_repetition_ends_at_once(bench: Bench) -> None:
-    """The script was killed after recording the return, before printing its id.
-
-    So HostFactory returns the machine again.
-    """
+    """If a script was killed after it recorded a return and before it printed the id, the loop must carry out the
+    return. HostFactory then returns the machine again. This second return must end at once."""
     bench.succeed(2)
     kept, given = sorted(bench.place.machines)
     bench.return_machines(given)

@@ -101,7 +101,8 @@ def test_a_hint_that_comes_during_an_observation_is_not_lost() -> None:
 
 
 def test_a_hint_waits_for_others_before_it_causes_an_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a burst of events would cause a burst of lists."""
+    """A hint must wait for further hints before it causes an observation. Otherwise a burst of events would cause a
+    burst of lists."""
     slept: list[float] = []
     monkeypatch.setattr(observers, "time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic))
     place = SlowPlace()
@@ -116,8 +117,8 @@ def test_a_hint_waits_for_others_before_it_causes_an_observation(monkeypatch: py
 def test_observations_that_hang_delay_the_end_together_and_not_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise, twelve groups of a silent cloud would delay the end by a minute, and systemd would kill the
-    service."""
+    """Observations that hang must delay the end of the loop together, and not one after the other. Otherwise, twelve
+    groups of a silent cloud would delay it by a minute, and systemd would kill the service."""
     done: list[str] = []
     never = threading.Event()
 

@@ -20,7 +20,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_an_old_memory_beside_a_lost_intent_is_neither_used_nor_written(bench: Bench) -> None:
-    """Writing an old memory again would make it count as the newest."""
+    """If intent is lost, an old copy of memory must be neither used nor written. If the loop wrote it, it would count
+    as the newest."""
     bench.succeed(1)
     file = Path(bench.state.memory.path)
     old = file.read_bytes()

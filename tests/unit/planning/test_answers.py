@@ -202,7 +202,7 @@ def test_the_whole_entry() -> None:
     }),
 )  # fmt: skip
 def test_only_the_words_of_the_interface_appear(changes: dict[str, Any], **facts: Any) -> None:
-    """HF's schema allows the three words of ``status`` and the three of ``result``, and no others."""
+    """Answers must use only the three words of ``status`` and the three of ``result`` that HF's schema allows."""
     reported(record(make_slot(name(0), "a", opened_at=BEFORE, **facts), **changes))
 
 

@@ -132,7 +132,8 @@ def test_why_it_was_lost_is_reported_with_the_time_that_it_had() -> None:
 
 
 def test_a_machine_that_stops_counts_once_also_when_hostfactory_gives_it_back_before_it_is_gone() -> None:
-    """The machine is reported to HF with its remaining seconds, so HF may return it before it ends."""
+    """A stopping machine must count once as an early loss, even if HF returns it before it has ended. HF may do so,
+    because HF gets the seconds that the machine has left."""
     known = memory(record(SUCCEEDED, **ENDED), giving_back(name()))
     planned = plan(known, at(30, STOPS), limits=ONE, now=BEFORE + 31).memory
     one = planned.requests[REQUEST].slots[0]

@@ -94,7 +94,8 @@ def test_the_oldest_request_asks_first_whatever_the_order_of_the_files() -> None
 
 
 def test_requests_of_one_size_are_filled_one_after_the_other() -> None:
-    """HF uses a request's machines only when the request ends. So half-full requests give HF no machine."""
+    """Requests of one size must be filled one after the other. HF uses the machines of a request only when the request
+    ends, so half-full requests would give HF no machine."""
     ids = [letter * 10 for letter in "abcde"]
     grid = Grid(*(asking(id_, 10, BEFORE + number) for number, id_ in enumerate(ids)), room=4)
     for _ in range(20):

@@ -168,7 +168,8 @@ def test_a_plan_in_which_no_machine_goes_counts_nothing() -> None:
 
 
 def test_the_same_memory_planned_twice_counts_once() -> None:
-    """After a crash before the write, the loop plans from the memory that was written last."""
+    """If the loop crashes before it writes memory, it plans again from the memory that was written last. The hours of a
+    machine must not be counted twice."""
     known_slot = memory(record(slot(0, Verdict.FAILED, was_seen=True, absent_since=BEFORE + 50.0)))
     first = plan(known_slot, snapshot(), limits=SHORT).memory
     assert (

@@ -139,7 +139,8 @@ def test_what_cannot_change_while_the_loop_runs_is_refused(site: Site, old: str,
 
 
 def test_a_setting_that_a_running_loop_does_not_follow_is_logged(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Without the message, an operator who sets require_dns would believe that it is in force."""
+    """A changed setting that a running loop does not follow must be logged. Otherwise, an operator who sets require_dns
+    would believe that it is in force."""
     site.change("name_prefix: hf", "name_prefix: hf\ncompute: {calls_per_minute: 100}")
     site.change("    group: hf-a\n", "    group: hf-a\n    require_dns: true\n")
     limits = site.refresh(site.limits, None)

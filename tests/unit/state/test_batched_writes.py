@@ -88,8 +88,8 @@ def test_what_a_dead_process_posted_is_removed_and_never_written(state: StateDir
 
 
 def test_one_who_dies_while_others_are_written_is_not_written(state: StateDir, monkeypatch) -> None:
-    """A script posts its write, and dies while another process prepares the file. Just before the rename, that process
-    checks again that the script still waits."""
+    """If a script posts its write and dies while another process prepares the file, the write must be left out. Just
+    before the rename, that process checks again that the script still waits."""
     owner = os.open(Path(state.path, "intent.batch-0"), os.O_RDWR | os.O_CREAT)
     fcntl.flock(owner, fcntl.LOCK_EX)
     os.write(owner, json.dumps({"terms": TERMS, "tables": MINE}).encode())
@@ -380,5 +380,5 @@ def test_a_write_that_is_disturbed_without_end_is_refused(state: StateDir, monke
 
 
 def test_a_lock_that_is_of_no_use_any_more_is_not_taken(state: StateDir) -> None:
-    """A script whose write was done needs no lock. With the lock, it would read all data while others wait."""
+    """A script whose write was done must not take the lock. With the lock, it would read all data while others wait."""
     assert not DataLock(state.intent.lock_path).acquire(stop=lambda: True)

@@ -242,7 +242,7 @@ def test_what_was_written_in_a_pause_is_added_to(state: StateDir, monkeypatch: p
 
 
 def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a cache which has caught up with one write may lag behind the next."""
+    """If a cache has caught up with one write and then lags behind the next, the script must wait again."""
     newest = put_old_copy_back(state)
 
     def lag() -> None:
@@ -261,7 +261,7 @@ def test_a_file_that_falls_behind_again_is_waited_for_again(state: StateDir, mon
 
 
 def test_callers_spend_their_pauses_at_the_same_time(state: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that no caller waits for another's pause: all callers meet in each pause."""
+    """Callers that wait for a cache must pause at the same time. No caller may wait for another's pause."""
     put_old_copy_back(state)
     callers = 4
     together = threading.Barrier(callers, timeout=60 * PATIENCE)

@@ -226,7 +226,8 @@ def test_an_interrupted_recovery_is_run_again(
 
 
 def test_a_request_recorded_meanwhile_is_not_overwritten(state: StateDir) -> None:
-    """recover reads intent first and writes it later. HF's scripts may record requests in between."""
+    """If a script of HF records a request after recover has read intent and before it writes intent, the request must
+    be kept."""
     own = state.intent.read().requests
     made = plan(state)
     late = add_request(state, TEMPLATE, 1, created_wall=WALL)
@@ -260,7 +261,8 @@ def test_the_answers_that_hf_was_given_name_machines_if_no_other_file_is_left(st
 def test_two_recoveries_at_once_write_what_one_writes(
     state: StateDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
-    """Let two recoveries read the same files. Before or after a step of one, the other does all its work."""
+    """If two recoveries run at once, the files must get what one recovery alone would write. Both read the same files.
+    Before or after a step of one, the other does all its work."""
     break_off(state, "memory")
     lose(state, "intent")
     twin = StateDir(shutil.copytree(state.path, tmp_path / "twin"))

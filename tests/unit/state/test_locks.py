@@ -149,7 +149,8 @@ def test_the_holder_of_a_lock_is_described(tmp_path: Path, facts: dict[str, obje
 def test_a_holder_that_is_stopped_is_described_as_such(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, letter: str, is_stopped: bool
 ) -> None:
-    """Use a process name in /proc that resembles a state, because a name may contain anything."""
+    """A holder must be described as stopped if it is stopped, and only then. Its process name in /proc may resemble a
+    state, because a name may contain anything."""
     stat = tmp_path / "stat"
     stat.write_text(f"1 (a) T (b) {letter} 0 1 1 0 -1")
     monkeypatch.setattr(locks, "open", lambda path, mode: {"/proc/1/stat": stat}[path].open(mode), raising=False)

@@ -157,7 +157,8 @@ def test_what_is_made_again_holds_up_no_restore_where_it_was_damaged(
 
 
 def test_it_takes_the_place_of_what_a_newer_version_wrote(site: Site) -> None:
-    """Check a rollback across a change of the format: the dump was made before the upgrade."""
+    """A dump from before an upgrade must replace the files of the newer version: a rollback across a change of the
+    format."""
     site.state.holds.change(lambda holds: with_hold(holds, ALL_STOPPED))
     site.dump()
     newer = {f"{kind}.json" for kind in ("intent", "memory", "status", "holds")}
@@ -243,7 +244,8 @@ An fsync is left out, because a process that ends before or after it leaves the 
 
 @pytest.mark.parametrize("there", [False, True], ids=["into an empty directory", "over a state"])
 def test_interrupted_anywhere_it_is_refused_or_careful_and_can_be_run_again(site: Site, there: bool) -> None:
-    """End the process before the n-th change of the directory, for every n."""
+    """If the restore ends before any of its changes, the directory must not pass for a complete or a new state. A
+    second restore must succeed."""
     site.state.memory.write(Memory("demo", epoch=5))
     wanted = site.state.intent.read().requests
     site.dump()

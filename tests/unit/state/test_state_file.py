@@ -393,7 +393,8 @@ def add_beside_writer(directory: Path, system: System, wait: float, *, slowly: b
     [pytest.param(False, id="a writer", marks=pytest.mark.slow), pytest.param(True, id="a slow writer")],
 )
 def test_whoever_is_refused_while_he_waits_has_recorded_nothing(tmp_path: Path, slowly: bool) -> None:
-    """Let each of the waiting script's calls fail in turn. Then limit the number of its open files."""
+    """If a waiting script is refused, its request must not be recorded. Each of the script's calls fails in turn; then
+    the number of its open files is limited."""
     StateDir(tmp_path).intent.create("demo")
     system = System()
     assert add_beside_writer(tmp_path, system, 0.0 if slowly else 20.0, slowly=slowly) is not slowly

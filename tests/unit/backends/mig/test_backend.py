@@ -50,8 +50,8 @@ def test_a_member_that_leaves_already_is_not_asked_for(action: str, monkeypatch:
 def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The deletes name instance 7. The member without an instance is deleted all the same, because the group would
-    otherwise make another instance under its name. The member with another instance stays."""
+    """Both deletes name instance 7. The member without an instance must be deleted, because the group would otherwise
+    make another instance under its name. The member that has another instance must stay."""
     backend = MigBackend(pool("http://127.0.0.1:9"), Projects(Site("demo", "hf")))
     sent: list[str] = []
     members = {
@@ -68,8 +68,8 @@ def test_a_member_that_has_lost_its_instance_is_deleted_whatever_instance_was_me
 def test_members_without_a_zone_are_named_in_a_call_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If a regional group has not chosen the zone of a member yet, only the member's bare name is known. Compute
-    refuses a request that has both bare names and URLs of instances."""
+    """A member whose zone a regional group has not chosen yet can be named only by its bare name. Such members must be
+    deleted in a call of their own, because Compute refuses a request that has both bare names and URLs of instances."""
     backend = MigBackend(pool("http://127.0.0.1:9", REGIONAL), Projects(Site("demo", "hf")))
     zones = {name(1): "us-central1-a", name(2): "", name(3): "us-central1-b"}
     members = {one: Member(one, "", zone, "", "CREATING", None) for one, zone in zones.items()}

@@ -145,7 +145,7 @@ def test_an_error_keeps_googles_words(error: ComputeError, text: str) -> None:
 
 
 def test_of_long_words_the_beginning_is_kept() -> None:
-    """The text of an error is stored with each slot, so its length is limited."""
+    """A long text must be cut after its beginning, because the text of an error is stored with each slot."""
     assert ComputeError(0, "CODE", "w" * 10_000).failure().text == "CODE: " + "w" * (TEXT_LIMIT - 6)
     assert len(http_error(502, None, "<p>" * 10_000).text) <= TEXT_LIMIT + len("HTTP 502: ")
 

@@ -128,8 +128,8 @@ def test_a_member_that_was_seen_leaving_the_group_is_reported_as_well(watch: Wat
 
 
 def test_a_member_that_the_group_deleted_is_no_stray_although_its_instance_is_still_listed(watch: Watch) -> None:
-    """The list of instances may lag behind the list of members. So an instance without a member may be one that the
-    group has deleted."""
+    """If the group has deleted a member, its instance must not count as strayed while the instance is still listed,
+    because the list of instances may lag behind the list of members."""
     watch.cloud.delete(ONE)
     watch.pass_time(1.1)
     assert watch.observe().machines[ONE].phase is Phase.STOPPING

@@ -87,8 +87,8 @@ def test_one_that_is_never_decided_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_response_that_is_not_understood_is_not_asked_for_again(waiting: UndecidedCreates) -> None:
-    """The operation is forgotten. Otherwise its response would fail each later observation. The fate of the operation's
-    names is still seen in the lists of machines."""
+    """If the response about an operation is not understood, the operation must be forgotten, because its response would
+    fail each later observation too. The lists of machines still show which of its names exist."""
     with pytest.raises(AttributeError):
         asked(waiting, {**DONE, "error": "No."})
     assert asked(waiting, DONE) == []

@@ -378,7 +378,8 @@ def test_another_session_is_another_endpoint(head: Dashboard) -> None:
 
 
 def test_a_head_that_starts_again_during_an_observation_is_seen_at_once(head: Dashboard) -> None:
-    """The new head's list lacks all jobs, so it must not count as the old session's list."""
+    """If the head is restarted during an observation, the observation must not have the identity of the old session,
+    because the new head's list lacks all jobs."""
     made = backend()
     first = observe(made).endpoint_identity
     head.next_session = "session_2"

@@ -198,7 +198,8 @@ def test_an_announced_cancel_does_not_hide_a_reported_answer(site: Site) -> None
 
 
 def test_many_answers_are_listed_once(site: Site) -> None:
-    """A command has no watch. If it listed the answers once for each request, it would get all answers each time."""
+    """The answers must be listed once for all requests. A command has no watch, so it would otherwise get all answers
+    once for each request."""
     loop, ids = site.loop(), [site.request() for _ in range(20)]
     for id_ in ids:
         loop.terminal_answers.assume_reported(id_)

@@ -179,10 +179,8 @@ def test_the_holder_stops_to_act_before_another_loop_can_take_over(world: World)
 
 
 def test_a_standby_loop_does_not_judge_a_lease_that_it_cannot_read(world: World) -> None:
-    """While the server is away, no loop can renew its Lease.
-
-    The holder of the Lease gets the first chance afterwards.
-    """
+    """While the server is away, no loop can renew its Lease. When a standby loop can read the Lease again, it must
+    leave the holder time to renew it."""
     first_api, second_api = world.client(), world.client()
     first, second = world.holder(first_api), world.turn(second_api)
     down = world.time + 10
@@ -217,10 +215,8 @@ def test_a_command_takes_a_lease_that_was_not_renewed_for_long(world: World) -> 
 
 
 def test_of_two_loops_that_start_at_once_exactly_one_acquires(world: World) -> None:
-    """Both loops read the Lease before either writes it.
-
-    The Lease is missing at first, and empty in the second round.
-    """
+    """If two loops read the Lease before either writes it, exactly one of them must get it. In the first round the
+    Lease is missing, and in the second it is empty."""
     for _ in range(2):
         first_api, second_api = world.client(), world.client()
         first, second = world.turn(first_api), world.turn(second_api)
