@@ -578,8 +578,8 @@ class Judge:
         return problems
 
     def _orphans_go_slowly(self) -> bool:
-        """Return True if orphans may still exist because the loop has deleted as many within the last hour as it
-        may."""
+        """Return True if the loop has deleted as many orphans within the last hour as it may, so that further orphans
+        have to wait."""
         recent = sum(at > self._sim.world.now - 3600 for at in self._orphan_deletes)
         return recent >= self._sim.limits.orphans.cap_per_hour
 

@@ -179,7 +179,7 @@ class VirtualClock:
 
 
 class SimulationActors:
-    """An executor that runs batches at once. The driver decides when it runs the batches of slow pools."""
+    """An executor that runs a batch at once. Only the batches of slow pools wait until the driver calls ``release``."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim

@@ -86,8 +86,8 @@ class FileStore:
 
 
 def listing_changes(state: KubeState, server: ObjectServer) -> KubeState:
-    """Return the state with caches that read a list only if the server has changed. The content is the same, and a
-    simulation is faster."""
+    """Let the caches of the state read a list again only if the server has changed, which makes a simulation faster.
+    Return the state."""
     for cache in state._caches.values():
         vars(cache)["check"] = partial(_check, cache, server, [-1])
     return state

@@ -90,8 +90,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def jumped(site: Site, jump: float, *, restarted: bool, rebooted: bool = False) -> None:
-    """Set the wall clock forward or back. ``restarted``: restart the loop after this. ``rebooted``: the host has booted
-    again."""
+    """Set the wall clock forward or back. If ``rebooted``, then boot the host again. If ``restarted``, then restart the
+    loop."""
     site.host.wall += jump
     if rebooted:
         site.host.boot, site.host.monotonic = "second boot", 10.0

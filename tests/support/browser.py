@@ -46,8 +46,7 @@ def chromium(profile: Path) -> Iterator[Chrome]:
 
 
 def resize(driver: Chrome, size: tuple[int, int]) -> None:
-    """Set the width of the page in CSS pixels. A phone's width is less than the smallest width of a desktop's
-    window."""
+    """Set the size of the page in CSS pixels. It may be a phone's size, although no desktop window can be so narrow."""
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -165,10 +165,8 @@ def _wheel(wheelhouse: Path, name: str, version: str, files: Mapping[str, str]) 
 
 
 def _compiled(wheel: Path, target: Path) -> None:
-    """Copy a wheel with bytecode in place of its Python sources.
-
-    Python compiles the sources in a zip at each import.
-    """
+    """Copy a wheel with bytecode in place of its Python sources. Otherwise Python compiles the sources in a zip at each
+    import."""
     with TemporaryDirectory() as directory:
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(directory)

@@ -29,8 +29,8 @@ class StandIn:
     def query(self, *arguments: Any, projection: Any = (), opts: Any = None) -> list[Any]:
         """Return the classads that match the constraint.
 
-        With ``opts``, respond as a schedd does to a query for jobs (``command_query_job_ads`` in schedd.cpp); without,
-        as the central manager does to a query for slots.
+        With ``opts``, respond as a schedd does to a query for jobs (``command_query_job_ads`` in schedd.cpp). Without
+        ``opts``, respond as the central manager does to a query for slots.
         """
         if opts is None:
             _, constraint, projection = arguments

@@ -28,7 +28,7 @@ class Bundles(NamedTuple):
 
     @property
     def version(self) -> str:
-        """Return the version of the old bundle."""
+        """Return the version of this source's bundle."""
         return (self.old / "VERSION").read_text().strip()
 
 

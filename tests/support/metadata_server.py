@@ -51,7 +51,8 @@ class MetadataServer(Beside, ThreadingHTTPServer):
 
 
 def account(email: str, token: str) -> dict[str, str]:
-    """Return the values from which Google's library gets the identity of a VM. The library first requests the root."""
+    """Return the values from which Google's library gets the identity of a VM. The root is among them, because the
+    library requests it first."""
     scopes = [f"https://www.googleapis.com/auth/{name}" for name in ("cloud-platform", "userinfo.email")]
     given = {"access_token": token, "expires_in": 3600, "token_type": "Bearer"}
     return {

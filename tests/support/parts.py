@@ -1,5 +1,5 @@
-"""Make and change slots, memories and limits by names of values. The caller need not know in which nested part a value
-is stored."""
+"""Make and change slots, memories and limits. A caller gives values by their names, and need not know in which nested
+part a value is stored."""
 
 from __future__ import annotations
 

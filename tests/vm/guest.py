@@ -101,7 +101,7 @@ class Guest:
         return Ended(ended.get("exitcode", -ended.get("signal", 0)), text)
 
     def run(self, script: str, *, user: str = "root", seconds: float = SECONDS) -> str:
-        """Run a line of shell, and return its output. Raises GuestError unless it ended with 0, in time."""
+        """Run a line of shell, and return its output. Raises GuestError if the line fails or has not ended in time."""
         ended = self.call(script, user=user, seconds=seconds)
         if ended.code:
             raise GuestError(f"{script}\nended with {ended.code}:\n{ended.text}\n{self.console()}")

@@ -110,7 +110,7 @@ class Sides:
     def locked(self) -> bool:
         """Return True if the server has a lock on the loop's file.
 
-        Only read the list of locks. If another process took the lock, the loop would end.
+        Only read the server's list of locks, because the loop would end if another process took its lock.
         """
         return self.guest.call(f'grep -q "POSIX .*:$(stat --format %i {EXPORT}/loop.lock) " /proc/locks').code == 0
 

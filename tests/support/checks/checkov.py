@@ -42,8 +42,9 @@ def failures(program: str, framework: str, directory: Path) -> Failures:
 
 
 def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
-    """Write the files that we deploy into directories. Yield for each directory: the sections of accepted reasons in
-    ``deploy/checkov.yaml``, checkov's name for the sort of files, and the directory."""
+    """Copy the files that we deploy into directories, one for each sort of files. Yield for each directory: the
+    sections of ``deploy/checkov.yaml`` that have its accepted reasons, checkov's name for the sort, and the
+    directory."""
     for overlay in OVERLAYS:
         parts = ("manifests",) if overlay in POLICIES else ("manifests", "manifests without network policy")
         components = OPTIONAL if overlay == GKE else ()
@@ -63,7 +64,8 @@ def read(directory: Path) -> Iterator[tuple[tuple[str, ...], str, Path]]:
 
 
 def finds(program: str, framework: str, directory: Path) -> bool:
-    """Put a fault that suits the framework into the directory's files, and return True if checkov finds it."""
+    """Put a fault into the directory's files, and return True if checkov finds it. ``framework``: checkov's name for
+    the sort of files, which decides the fault."""
     name, right, wrong, check = SPOILT[framework]
     text = (directory / name).read_text()
     if right not in text:

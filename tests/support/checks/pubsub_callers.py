@@ -1,4 +1,4 @@
-"""Record the calls of our own Pub/Sub clients, like ``callers.py`` records the other calls. This module is separate,
+"""Record the calls of our own Pub/Sub clients, as ``callers.py`` records the other calls. This module is separate,
 because gRPC is not installed everywhere."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ for _name in ("insecure_channel", "secure_channel"):
 
 
 def watch_pubsub(module: Any) -> None:
-    """Record every call of the Pub/Sub clients that this module makes; calls of other clients are not recorded."""
+    """Record every call of the Pub/Sub clients that ``module`` makes. Calls of other clients are not recorded."""
     module.pubsub_v1 = _Seeing(module.pubsub_v1)
 
 

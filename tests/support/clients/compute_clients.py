@@ -48,7 +48,7 @@ class Client(Protocol):
 
 
 class CloudLibrary:
-    """google-cloud-compute."""
+    """A client that uses the library google-cloud-compute."""
 
     def __init__(self, simulator: Simulator, spec: MigSpec, _directory: Path) -> None:
         options = {
@@ -103,7 +103,7 @@ class CloudLibrary:
 
 
 class ApiLibrary:
-    """google-api-python-client, with its own copy of the discovery document."""
+    """A client that uses google-api-python-client, with the library's own copy of the discovery document."""
 
     def __init__(self, simulator: Simulator, spec: MigSpec, _directory: Path) -> None:
         self._service = googleapiclient.discovery.build(
@@ -156,7 +156,7 @@ class ApiLibrary:
 
 
 class Gcloud:
-    """gcloud, without account, network or configuration of its own."""
+    """A client that runs gcloud. It has no account, and begins with an empty configuration."""
 
     def __init__(self, simulator: Simulator, spec: MigSpec, directory: Path) -> None:
         self._spec = spec

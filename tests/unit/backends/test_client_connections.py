@@ -17,7 +17,7 @@ CALL = 12.0
 
 
 class Network:
-    """Addresses of which at most one accepts connections, and a clock that each try to connect moves on."""
+    """Addresses of which at most one accepts connections, and a clock that each try to connect sets forward."""
 
     def __init__(self, patch: pytest.MonkeyPatch, count: int = 10, answers: int | None = None) -> None:
         self.now, self.tried = 100.0, dict[str, float]()

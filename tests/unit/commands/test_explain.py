@@ -115,7 +115,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
 @pytest.fixture
 def life(lived: Life, tmp_path: Path) -> Life:
-    """A request with its events, as ``lived``. Its files are copied into the state directory of ``desk``."""
+    """The request of the fixture ``lived`` with its events. The files are copied into the state directory of ``desk``,
+    so that a test may change them."""
     shutil.copytree(lived.directory, tmp_path, dirs_exist_ok=True)
     return lived
 

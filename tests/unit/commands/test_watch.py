@@ -31,8 +31,8 @@ def desk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Desk:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, *events: Callable[[], object]) -> list[float]:
-    """Run each event instead of a wait between two readings, one event for each wait. The next wait is ended by Ctrl-C.
-    Return the list of the waits in seconds."""
+    """Replace the command's waits between two readings. Each wait runs the next of the events. When no event is left,
+    the wait ends by Ctrl-C. Return the list of the waits in seconds."""
     waited: list[float] = []
     left = iter(events)
 

@@ -13,7 +13,8 @@ LIMITS = {"Small": 100, "Big": 100}
 
 
 def read(*wanted: dict[str, int] | str, value: LastValue | None = None) -> LastValue:
-    """Return the value after reads; a text is the problem of a failed read."""
+    """Return the last value after these reads. Each is the numbers that were read or, for a failed read, a text with
+    the problem."""
     value = value or LastValue()
     for now, one in enumerate(wanted):
         value = value.after_failure(one) if isinstance(one, str) else value.after_reading(Reading(one), float(now))

@@ -34,9 +34,10 @@ def demand(**settings: Any) -> Demand:
 
 
 def make_ours(machines: Mapping[str, tuple[str, float]], *, coming: Mapping[str, int] | None = None) -> Ours:
-    """Return our machines: running machines of ended requests, and the numbers of machines that start.
+    """Return our machines: running machines of ended requests, and the number of machines that start.
 
-    ``machines``: template and start by name. ``coming``: starting machines by template.
+    ``machines``: template and start time of each running machine, by name. ``coming``: number of starting machines, by
+    template.
     """
     running = {name: Running(*one) for name, one in machines.items()}
     templates = {one.template for one in running.values()} | {*(coming or {})}

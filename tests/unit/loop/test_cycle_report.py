@@ -472,7 +472,7 @@ def test_the_brake_is_released_only_by_an_operator(bench: Bench) -> None:
 
 def list_in_parts(bench: Bench, names: Sequence[str], seconds: float) -> int:
     """Let HF list half of its hosts every 150 s, the two halves by turns. Return the number of cycles that changed more
-    of memory than its times."""
+    of memory than the times in it."""
     changes = 0
     for turn in range(round(seconds / 150)):
         bench.clock.time += 145.0

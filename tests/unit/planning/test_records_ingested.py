@@ -22,7 +22,7 @@ def taken(remembered: Memory, intent: Intent) -> Draft:
 
 
 def asking(generation: int) -> Intent:
-    """The known request, one more, and a return."""
+    """Return an intent with the known request, another request, and a return request."""
     intent = intent_of(KNOWN, generation=generation)
     requests = {**intent.requests, OTHER: Request(OTHER, TEMPLATE, 3, 0.0, rc_account="acct")}
     return replace(intent, requests=requests, returns={RETURN_ID: ReturnRequest(RETURN_ID, (name(0),), 0.0)})

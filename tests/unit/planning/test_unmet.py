@@ -96,12 +96,14 @@ TWO_START = [slot(number, was_seen=True) for number in range(2)]
 
 
 def says(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """Return the fields of an entry of pool ``a`` that began when the request was read. ``more`` replaces fields."""
+    """Return the expected fields of an unmet entry of pool ``a`` that began when the request was read. ``more``
+    replaces fields."""
     return {"pool": "a", "reason": reason, "machines": machines, "since": BEFORE} | more
 
 
 def by_window(reason: str, machines: int, **more: Any) -> dict[str, Any]:
-    """Return the fields of an entry of pool ``a`` without ``since``, because memory's window has the moment."""
+    """Return the expected fields of an unmet entry of pool ``a``. Leave out ``since``, because memory's window has that
+    moment."""
     return {"pool": "a", "reason": reason, "machines": machines} | more
 
 

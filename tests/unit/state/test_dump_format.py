@@ -32,8 +32,8 @@ def altered(before: str, after: str) -> Callable[[bytes], bytes]:
 
 
 def of_one(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Callable[[bytes], bytes]:
-    """Return a function that ignores a dump and makes a .tar.gz with one member. If the member is a link, it points to
-    itself."""
+    """Return a function that makes a .tar.gz with one member, whatever dump it gets. If the member is a link, it points
+    to itself."""
     member = tarfile.TarInfo(name)
     member.type, member.linkname, member.size = kind, name, len(content)
     made = io.BytesIO()

@@ -126,7 +126,7 @@ def test_on_the_loopback_no_page_of_another_host_can_read_ours_by_a_name_that_le
 
 
 class Attempts(FailedLogins):
-    """Wrong tokens by a clock that the test sets forward."""
+    """A counter of failed logins, with a clock that the test sets forward."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -35,7 +35,7 @@ def readings(*pods: Pod) -> list[Reading]:
 
 
 class Watch:
-    """A clock that a test moves."""
+    """A clock that a test sets forward."""
 
     now = 100.0
 

@@ -32,8 +32,8 @@ def struct(value: int) -> dict[str, object]:
 
 
 def job(state: str = "RUNNING", *flags: str, **fields: object) -> Job:
-    """Return a job that was read from the API's old form. A job without flags is also read from the new form, and must
-    be the same."""
+    """Return a job that was read from the API's new form. If the job has no flags, check that the old form gives the
+    same job."""
     old = read_job(OLD | {"job_state": state} | fields)
     new = OLD | {"job_state": [state, *flags], "exit_code": {"return_code": struct(0), "signal": {}}} | fields
     for name in ("submit_time", "start_time", "end_time"):

@@ -82,7 +82,8 @@ class World:
         self.server.answer("PATCH", PATH, {"metadata": {"annotations": noted}}, "application/merge-patch+json")
 
     def stands_by(self, turn: KubeTurn, seconds: float) -> float | None:
-        """Return the seconds after which a standby loop takes over; None if it does not within the time."""
+        """Return the seconds after which a standby loop takes over; None if it does not take over within
+        ``seconds``."""
         began = self.time
         return self.time - began if turn.acquire(None, lambda: self.time - began > seconds) else None
 
