@@ -147,8 +147,8 @@ def test_ends(state: str, cause: LossCause, status: int, said: str) -> None:
 
 
 def test_a_job_that_could_never_run_is_a_mistake_of_the_operator() -> None:
-    """A job that Slurm lists as failed with ``BadConstraints`` must count as an invalid order. Slurm 22.05 refuses such
-    a job when it is submitted, but lists it all the same."""
+    """A job that Slurm lists as failed with ``BadConstraints`` must count as a mistake of the operator. Slurm 22.05
+    refuses such a job when it is submitted, but lists it all the same."""
     seen = job("FAILED", state_reason="BadConstraints", exit_code=1 << 8)
     said = "FAILED, BadConstraints, exit code 1"
     assert seen.end == MachineEnd(LossCause.EXITED, Failure(ErrorClass.INVALID, said))
