@@ -1,1 +1,1 @@
-"""The five HostFactory scripts: JSON in, state files, JSON out."""
+"""The five HostFactory scripts. Each script reads a JSON document and the state files, and prints a JSON document."""

@@ -59,8 +59,8 @@ class ScriptCall(NamedTuple):
 
     @contextlib.contextmanager
     def noting(self, subject: str) -> Iterator[None]:
-        """Suppress a failure of the ``with`` block and log the failure as a warning. Such a block records only a hint,
-        and HF must get its answer even without this hint."""
+        """Run a ``with`` block that records a hint. If the block fails, log a warning and go on, because HF must get
+        its answer even without this hint."""
         try:
             yield
         except (DirectoryError, StateError) as error:
@@ -117,8 +117,8 @@ def _select_templates(call: ScriptCall, valid: Sequence[Template]) -> Sequence[T
 
 
 def _max_numbers(call: ScriptCall, valid: Sequence[Template]) -> Mapping[str, int]:
-    """Return the maxNumber of each template. If HF was shown a higher maxNumber before, return this number. HF hangs if
-    a maxNumber decreases (docs/hostfactory.md: maxNumber)."""
+    """Return the maxNumber of each template. If HF was shown a higher number before, return that higher number, because
+    HF hangs if a maxNumber decreases (docs/hostfactory.md: maxNumber)."""
     numbers: Mapping[str, int] = {template.id: template.max_number for template in valid}
     shown, remembered = numbers, ""
     with call.noting("the maxNumbers shown"):
@@ -156,7 +156,7 @@ def _format_accepted(recorded: Recorded, message: str) -> str:
 
 def _format_silence(seconds: float | None) -> str:
     """Return a sentence that reports a silent loop; empty if the loop runs. ``seconds``: the time since the last sign
-    of the loop; None if this time is unknown. The loop then counts as running."""
+    of the loop. If this time is unknown (None), the loop counts as running."""
     is_silent = seconds is not None and seconds > SILENT_SECONDS
     return f"The provisioner has not run for {seconds:.0f} s. " if is_silent else ""
 

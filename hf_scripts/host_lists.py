@@ -108,8 +108,8 @@ def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]
 
 
 def _objects(content: bytes) -> list[dict[str, object]]:
-    """Parse the objects of a piece. Raises ValueError for an empty piece, because a comma must be followed by another
-    object."""
+    """Parse a piece into its JSON objects. Raises ValueError if the piece contains anything else, or is empty. A piece
+    is empty if the list ends with a comma."""
     found: list[dict[str, object]] = json.loads(b"[%b]" % content)
     if set(map(type, found)) != {dict}:
         raise ValueError("not a list of objects")

@@ -212,7 +212,8 @@ def place(document: Document, key: str, index: int) -> str:
 
 
 def _required(document: Document, values: dict[str, object], where: str) -> object:
-    """Return the value of the last key of the path ``where``. Raises Refused if the key is missing."""
+    """Return the value of a key in ``values``. ``where`` is the JSON path of the value in HF's document, and ends with
+    the key. Raises Refused if the key is missing."""
     key = where.rpartition(".")[2]
     if key not in values:
         raise document.refused(where, "is missing")
@@ -220,8 +221,8 @@ def _required(document: Document, values: dict[str, object], where: str) -> obje
 
 
 def text(document: Document, where: str, value: object) -> str:
-    """Return ``value``, which is a name or an id. Raises Refused if ``value`` is not a text, is empty, or is too
-    long."""
+    """Check that ``value`` can be a name or an id, and return it. Raises Refused if ``value`` is not a text, is empty,
+    or is too long."""
     if not isinstance(value, str) or not value:
         raise document.expected(where, "a text", value)
     if is_too_long(value):

@@ -229,10 +229,10 @@ def _is_usable(path: str) -> bool:
 
 
 def _closed_result(path: str, state: StateDir) -> CheckResult:
-    """Return a mistake which says that this user may not read and write a file. The text of the mistake has the
-    commands that change the file's owner, group and mode.
+    """Return the result for a file that this user may not read and write. The result's text has the commands that
+    correct the file's owner, group and mode.
 
-    The commands name the group of this user's new files, because a replaced file gets this group.
+    The commands set the group that this user's new files get, because the scripts replace the file by a new file.
     """
     directory = os.stat(state.path)
     user, group = user_name(os.geteuid()), group_name(directory.st_gid if directory.st_mode & 0o2000 else os.getegid())
@@ -270,8 +270,8 @@ def _account_groups(uid: int) -> list[int]:
 def _is_in_group(uid: int, directory: os.stat_result) -> bool:
     """Return True if ``uid``, the loop's user, is in the directory's group.
 
-    If this host has no account ``uid``, the loop runs in a pod and has written into the directory. The result is then
-    True if only the group allows such a write: the user is not the owner, and not everyone may write.
+    If this host has no account ``uid``, the loop runs in a pod and has already written into the directory. The result
+    is then True if only the group's right can have allowed this: ``uid`` is not the owner, and not everyone may write.
     """
     if groups := _account_groups(uid):
         return directory.st_gid in groups

@@ -1,4 +1,5 @@
-"""The protocol of a backend: observe one pool, create and delete machines, and report errors in few classes.
+"""The protocol of a backend: observe one pool, create and delete machines, and report each error by one of a few error
+classes.
 
 A backend does not retry an action, because the next cycle does. A backend makes no decision, because the plan does.
 
@@ -13,8 +14,8 @@ object of each name and deletes the others at once. If a new object has the name
 this object at once.
 
 States: a place may hold a machine in a queue on purpose. This machine is PENDING with ``queued`` and without a failure.
-If the place has no room for a machine, the machine has ``spills_at_once``. Another pool should then make it. A machine
-that has ended and needs no delete is in ``Snapshot.ends``.
+If the place has no room for a machine, the machine has ``spills_at_once``, so that another pool makes a machine in its
+place. A machine that has ended and needs no delete is in ``Snapshot.ends``.
 
 Hosts: a machine joins the grid under its name, because HF knows the machine by this name. A kind may make the name the
 host name (a pod, an instance). Any other kind sets ``HF_MACHINE_NAME`` to the name in the machine's environment. The

@@ -1,7 +1,7 @@
 """Batches of calls to a cloud. Several calls run at a time, and each call has its own outcome.
 
-If a create fails in a way that further creates of its template would share, these creates are not sent. A batch does
-not retry a call, because the next cycle does.
+After some failures of a create, further creates of the same template would fail, too. These creates are not sent. A
+batch does not retry a call, because the next cycle does.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ class _Batch:
             self._outcomes[number] = self._send(call)
 
     def _room(self) -> int:
-        """Return the number of workers that may still start. A negative number is the number of workers that have to
-        end."""
+        """Return how many more workers may start. If the number is negative, that many workers have to end."""
         own = self._max_workers - self._working
         return own if self._flow is None else min(own, self._flow.room())
 

@@ -20,8 +20,8 @@ class TooManyCalls(BackendError):
 
 
 class CallBudget:
-    """A limit on reads: at most ``calls`` reads begin within any ``window`` seconds. Several threads may use a budget
-    at once."""
+    """A limit on the calls to one place. A read waits while the last ``window`` seconds contain ``calls`` calls.
+    Changes also count as calls, but never wait. Several threads may use a budget at once."""
 
     def __init__(self, calls: int, window: float) -> None:
         self._calls, self._window = calls, window
@@ -59,7 +59,7 @@ class CallBudget:
             self._began_at.append(time.monotonic())
 
     def follow(self, error: BackendError) -> None:
-        """Pause the calls for as long as the refused call's ``error`` demands.
+        """Pause all calls after a refused call, for as long as its ``error`` demands.
 
         If Compute's window is used up, the pause is a whole window long. The next window has then certainly begun.
         """
@@ -68,7 +68,8 @@ class CallBudget:
             self._quiet_until = max(self._quiet_until, time.monotonic() + wait)
 
     def close(self) -> None:
-        """End all waits and allow no more reads. A long observation then does not delay the end of the process."""
+        """Refuse all further reads, also those that wait now. So a long observation does not delay the end of the
+        process."""
         self._closed.set()
 
     def _check_quiet(self) -> None:

@@ -57,7 +57,7 @@ Connections = TypeVar("Connections", bound=urllib3.PoolManager)
 
 
 class LateResponse(urllib3.exceptions.ReadTimeoutError):
-    """Raised if a response does not end in its time."""
+    """Raised if a response is not complete within its time limit."""
 
     def __init__(self, text: str) -> None:
         Exception.__init__(self, text)
@@ -92,23 +92,24 @@ class Allowance:
         self.allow(size)
 
     def seconds(self) -> float:
-        """Return the seconds that are left. Raise LateResponse if the time is over."""
+        """Return the seconds that are left for the response. Raise LateResponse if none are left."""
         if (left := self._deadline - time.monotonic()) <= 0:
             raise self.late_error()
         return left
 
     def late_error(self) -> LateResponse:
-        """Return the error for a response that did not end in its time."""
+        """Return the error for a response that was not complete within its time limit."""
         return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def take(self, count: int) -> None:
-        """Count bytes that were read. Raise LargeResponse if there are more bytes than allowed."""
+        """Subtract ``count`` bytes that were read from the allowed bytes. Raise LargeResponse if more bytes were read
+        than allowed."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise self.size_error(f"{self._bytes_allowed >> 10} KiB")
 
     def size_error(self, size: str) -> LargeResponse:
-        """Return the error for a response, or a part of a response, of more than ``size``."""
+        """Return the error for a response, or a part of a response, that is larger than ``size``."""
         return self.too_large(f"{self._call}: the response, or a part of it, has more than {size}")
 
 
@@ -207,8 +208,8 @@ class Bounded(urllib3.connection.HTTPConnection):
         return response
 
     def _allow(self) -> None:
-        """Limit the next response to the time that the call may take. The next response may be a proxy's response to
-        CONNECT."""
+        """Limit the time and size of the next response, which may be a proxy's response to CONNECT. The time that the
+        call has taken already counts."""
         call = f"{self.host}:{self.port}: {self._called or 'CONNECT'}"
         self._allowance = Allowance(call, self.timeout, self._began)
         self.response_class = partial(_Response, self._allowance)  # type: ignore[assignment]

@@ -59,11 +59,11 @@ class Flow:
         """Kind and seconds of each response of this round."""
 
     def room(self) -> int:
-        """Return how many more callers may begin. A negative number says how many should end."""
+        """Return how many more callers may begin. If the number is negative, that many callers have to end."""
         return self.limit - self._callers
 
     def add_caller(self) -> None:
-        """Count one more caller. Each caller sends one call after the other."""
+        """Count one more caller. A caller is a thread that sends one call after the other."""
         with self._lock:
             self._callers += 1
 
@@ -73,7 +73,7 @@ class Flow:
             self._callers -= 1
 
     def open(self, now: float) -> bool:
-        """Return True unless the server wants no calls at ``now``, because it refused an earlier call."""
+        """Return True if calls may begin at ``now``. After a refusal, the server wants no calls for a while."""
         return now >= self._calls_allowed_at
 
     def answered(self, kind: str, began: float, now: float) -> None:
@@ -137,7 +137,7 @@ class Readings:
                 self._reading.start()
 
     def put_off(self, seconds: float) -> None:
-        """Begin no reading for ``seconds``, or never again if ``seconds`` is infinite."""
+        """Allow no reading to begin for ``seconds``. If ``seconds`` is infinite, no reading ever begins again."""
         self._next_reading_at = max(self._next_reading_at, time.monotonic() + seconds)
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ def name_resolves(name: str) -> bool:
 
 
 class Resolver:
-    """The names that have to resolve, with the state of each."""
+    """The host names of machines, each with its state: it has resolved, or it will be tried again."""
 
     def __init__(
         self, lookup: Callable[[str], bool] = name_resolves, clock: Callable[[], float] = time.monotonic
@@ -48,7 +48,8 @@ class Resolver:
         return False
 
     def forget(self, name: str) -> None:
-        """Forget the name of a machine that is gone. No later machine gets this name."""
+        """Forget the name of a machine that is gone. The name is not needed again, because no later machine gets this
+        name."""
         with self._lock:
             self._resolved.discard(name)
             self._next_attempt_at.pop(name, None)

@@ -212,7 +212,8 @@ class NoCredentials(google.auth.credentials.AnonymousCredentials):  # type: igno
     """The object that stands for credentials if the server is on plain HTTP. Such a server gets no credentials."""
 
     def __init__(self, endpoint: str, otherwise: str = "leave it out for Google's own") -> None:
-        """Make the advice. ``otherwise``: the end of the advice, for operators who do not want HTTPS."""
+        """Make the advice for operators whose endpoint wants credentials. ``otherwise``: the end of the advice, for
+        operators who do not want HTTPS."""
         problem = f"{endpoint} wants credentials (HTTP 401), and over plain HTTP none are sent"
         self.advice = f"{problem}: let the pool's 'endpoint' begin with https://, or {otherwise}"
         """Advice for an operator if the server wants credentials."""
@@ -226,7 +227,7 @@ class GoogleToken:
     """A Google token for a cluster, renewed before it expires. Not thread-safe."""
 
     def __init__(self, key_file: Path | None, clock: PlaceClock | None = None) -> None:
-        """Make no call yet. ``clock``: reads the ``Date`` of the token server's responses."""
+        """Store the arguments and make no call. ``clock``: reads the ``Date`` of the token server's responses."""
         self._credentials, self._request = FollowedCredentials(key_file, CLUSTER_SCOPES), _request(clock)
 
     def login(self) -> str:

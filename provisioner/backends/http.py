@@ -111,9 +111,10 @@ class Request:
 
 
 def exchange(way: Way, request: Request, clock: PlaceClock) -> tuple[urllib3.response.BaseHTTPResponse, bytes]:
-    """Send a request. Return the response and its body. For an accepted stream, the body is empty.
+    """Send a request. Return the response and its body. If the request opens a stream, the body is empty, and the
+    caller reads the stream.
 
-    ``clock`` reads the server's ``Date`` and the duration of the call. If there is no response, raise BackendError with
+    ``clock`` notes the server's ``Date`` and the duration of the call. If there is no response, raise BackendError with
     urllib3's error as its cause.
     """
     began = time.monotonic()

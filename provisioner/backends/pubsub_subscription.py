@@ -1,5 +1,5 @@
-"""Checks of the Pub/Sub subscription. The subscription must exist and keep its messages for readers. We must have the
-right to read the subscription.
+"""Checks of the Pub/Sub subscription. The subscription must exist and keep each message until we read it. We must have
+the right to read the subscription.
 
 Other readers of the subscription cannot be detected.
 """

@@ -37,8 +37,8 @@ BY_STATUS: Mapping[int, ErrorClass] = {
 
 
 def class_of_status(status: int, own: Mapping[int, ErrorClass]) -> ErrorClass:
-    """Return the class of a refused call from its HTTP status. ``own``: classes of the statuses that have another
-    meaning in this cloud."""
+    """Return the error class of a refused call, by its HTTP status. ``own``: the classes of statuses that have a
+    special meaning in this cloud."""
     known = own.get(status) or BY_STATUS.get(status)
     return known or (ErrorClass.UNAVAILABLE if status >= 500 else ErrorClass.OTHER)
 

@@ -103,7 +103,7 @@ def check_live(settings: Settings, templates: Sequence[Template]) -> tuple[list[
     """Ask the clouds whether each pool can now make machines of the promised size. Observe each pool. Change nothing.
 
     Return the findings, and for each pool the numbers of our machines and of our queued machines. A pool with an error
-    gets no further questions. Findings about a clock come first, because a wrong clock makes other calls fail.
+    is not checked further. Findings about a clock come first, because a wrong clock makes other calls fail.
     """
     prepare(settings.ca_bundle)
     backends, unusable = usable_backends(settings.pools, settings.site)

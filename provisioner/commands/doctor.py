@@ -240,8 +240,8 @@ def write_bundle(path: Path, results: Sequence[PartResult], environment: Mapping
 
 
 def files(environment: Mapping[str, str], withheld: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and content of each file for the bundle, without secrets. A longer file is cut to its last
-    ``PART_BYTES`` bytes. Add each value that is left out to ``withheld``."""
+    """Yield name and content of each file for the bundle, without secrets. Of a file with more than ``PART_BYTES``
+    bytes, the content is the last ``PART_BYTES`` bytes. Add each value that is left out to ``withheld``."""
     for path, redact in _paths(Directories(environment), withheld):
         try:
             content = redact(read_regular(str(path))[-PART_BYTES:].decode(errors="replace"))

@@ -88,7 +88,7 @@ class _Room(NamedTuple):
         return min([jobs.number, *(math.floor(free / need + TOLERANCE) for free, need in pairs if need)])
 
     def without(self, jobs: Jobs, number: int) -> _Room:
-        """Return the room that is left after some of the jobs have been placed."""
+        """Return the capacity that is left after ``number`` of these jobs have been placed on each machine."""
         pairs = zip(self[1:], jobs[1:4], strict=True)
         return _Room(self.template, *(round(free - number * need, 6) for free, need in pairs))
 
@@ -117,9 +117,9 @@ class ClusterSource(SourceSettings):
 
         A machine is wanted if it works or if waiting jobs need it. A machine is idle if it has no work.
 
-        HostFactory's file may promise larger machines than a template makes, and a job that fits only the promised
-        size would request machines for ever. Therefore the size of the largest machine that was seen without work
-        counts, if this size is smaller.
+        HostFactory's file may promise larger machines than a template makes. A job that fits only the promised size
+        would then cause requests for ever. Therefore the real size counts if it is smaller: the size of the largest
+        machine seen without work.
         """
         others = fleet.shapes.keys() - (self.templates() or fleet.shapes.keys())
         running = {name: machine for name, machine in fleet.running.items() if machine.template not in others}

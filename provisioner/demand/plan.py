@@ -1,10 +1,10 @@
 """The decision of a step: the machines to request and to return. No I/O, no clock, no log.
 
-The decision follows from the last values of all sources, and from our machines. The scripts' answers name our machines.
+The decision follows from the last values of all sources, and from our machines, which the scripts' answers name.
 
-A step requests no more machines than are missing now. A step returns a machine if the machine has to leave, or if fewer
-machines have been wanted for some time. A machine that works is not returned, and a step returns only a share of a
-template's machines. A machine that is gone is always returned.
+A step requests no more machines than are missing now. A step returns machines that are gone, machines that have to
+leave, and surplus machines if fewer have been wanted for some time. Unless a machine is gone, it is returned only if it
+has no work. A step returns only a share of a template's machines; machines that are gone do not count.
 """
 
 from __future__ import annotations
@@ -82,8 +82,11 @@ class LastValue:
         return {}
 
     def decides(self, template: str) -> bool:
-        """Return True if the source decides about a template. If the state was lost, the templates of some machines are
-        unknown. Every source decides about these machines, and no source wants them."""
+        """Return True if the source decides about a template: it says how many machines of the template are wanted.
+
+        If the state was lost, the templates of some machines are unknown (``NO_TEMPLATE``). Every source decides about
+        ``NO_TEMPLATE``, and no source wants such machines.
+        """
         return not self.templates or template in self.templates or template == NO_TEMPLATE
 
 
@@ -166,7 +169,7 @@ def recover(requests: Iterable[Request], entries: Mapping[str, Entry], gone: Set
 
 
 class Step(NamedTuple):
-    """The calls of a step."""
+    """The machines that a step requests and returns by calls of scripts."""
 
     returns: Sequence[str]
     """Machines to return, with one call."""
@@ -180,7 +183,7 @@ class Step(NamedTuple):
 
 
 def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand, levels: Levels, now: float) -> Step:
-    """Return the calls of this step.
+    """Return the machines that this step requests and returns.
 
     ``lost``: seconds left for each machine that HostFactory has to return; 0 for a machine that is gone. ``levels``:
     the numbers of machines that were wanted lately, from the result of the previous step; empty for the first step
@@ -233,7 +236,8 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
 
 
 def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
-    """Return True if the machine is idle. Also return True if no source knows the machines of its template."""
+    """Return True if the machine is idle. If no source knows the machines of its template, any machine may be returned,
+    so the result is also True."""
     idle = wish.idle.get(ours.running[name].template)
     return idle is None or name in idle
 

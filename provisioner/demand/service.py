@@ -40,7 +40,8 @@ descriptions are counted together."""
 
 
 class PreviewedCalls(HostFactory):
-    """Calls for ``--dry-run``. The answers come from data that the loop has published. The calls record nothing."""
+    """A stand-in for the scripts with ``--dry-run``. It takes answers from data that the loop has published, and
+    records nothing."""
 
     def __init__(self, states: Sequence[State]) -> None:
         """Store the state of each shard."""
@@ -65,7 +66,7 @@ class PreviewedCalls(HostFactory):
         return {name: lost[name].grace for name in names if name in lost}
 
     def call(self, script: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an answer with an empty id, and record nothing."""
+        """Record nothing, and return an answer with an empty id."""
         return {"requestId": ""}
 
 
@@ -121,8 +122,8 @@ class DemandService:
     def step(self, now: float) -> Report:
         """Make one step, and return its report. ``now``: epoch seconds.
 
-        An error of the state or of a script ends the step. After a failed request, however, the step still makes the
-        other requests. The next step finds out which calls had an effect.
+        If a request fails, the other requests are still made. Any other error of the state or of a script ends the
+        step. The next step finds out which calls had an effect.
         """
         report = Report(now, next_at=now + self._settings.interval_seconds)
         with report.noted_problems():

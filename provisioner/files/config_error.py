@@ -9,8 +9,8 @@ from typing import NamedTuple
 class Problem(NamedTuple):
     """A mistake in a configuration file: the file, the path of the setting (may be empty), and the text.
 
-    The scripts import this module at every call. Therefore the class is a NamedTuple, because a dataclass takes longer
-    to import.
+    The class is a NamedTuple, because the scripts import this module at every call, and a dataclass takes longer to
+    import.
     """
 
     file: str

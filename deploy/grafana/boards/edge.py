@@ -7,7 +7,7 @@ from .questions import Board, Line, Question, line_question
 
 
 def requests() -> list[Question]:
-    """Return the panels of HostFactory's requests and their ends."""
+    """Return the panels about HostFactory's requests: open requests, failed requests, and refused calls."""
     unmet = selector("oldest_unmet_timestamp_seconds", "instance")
     return [
         line_question(
@@ -78,7 +78,8 @@ def leftovers() -> list[Question]:
 
 
 def demand() -> list[Question]:
-    """Return the panels of ``provisioner demand``. Prometheus scrapes its processes separately from the loops."""
+    """Return the panels of ``provisioner demand``. Prometheus scrapes the processes of this command separately from the
+    loops."""
     names = ("wanted", "asked", "running", "idle")
     lines = [Line(f"sum by (template) (hf_demand_{name})", f"{{{{template}}}} {name}") for name in names]
     step = AGE.format(by="job", metric="hf_demand_last_step_timestamp_seconds")

@@ -1,4 +1,4 @@
-"""The dashboard of one provisioner. The first row answers the question that an operator asks first."""
+"""The dashboard of one provisioner. The first row shows whether the loops run, because operators ask this first."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def process() -> list[Question]:
 
 
 def readers() -> list[Question]:
-    """Return the panel of requests that the HTTP server refused."""
+    """Return a panel that counts the requests to the HTTP server that the server refused."""
     return [
         line_question(
             "Refused by the HTTP server",

@@ -26,7 +26,8 @@ def quantile(share: float, metric: str, by: str = "") -> str:
 
 
 def label_value(label: str) -> str:
-    """Return a name for lines in Grafana's notation. Grafana replaces the name by each line's value of this label."""
+    """Return ``{{LABEL}}``, Grafana's placeholder in the name of a line. Grafana shows the line's value of this label
+    in its place."""
     return f"{{{{{label}}}}}"
 
 

@@ -49,6 +49,6 @@ def line_question(title: str, about: str, query: str, name: str = "", unit: str 
 
 
 def number_question(title: str, about: str, query: str, unit: str = "short", **bad: float) -> Question:
-    """Return a panel that shows one number. ``bad``: ``bad_from=NUMBER`` or ``bad_below=NUMBER``, as in
-    ``Question``."""
+    """Return a panel that shows one number. ``bad``: ``bad_from=NUMBER`` or ``bad_below=NUMBER``, if the panel has to
+    be red from this number on or below this number."""
     return Question(title, about, [Line(query, "")], unit, width=4, number=True, **bad)

@@ -1,6 +1,7 @@
 """The command backend. A pool consists of the jobs with our names in the output of a scheduler's list command.
 
-A mark is a text with provisioner, pool and request. If the list shows marks, a job must also have our mark.
+A mark is a text with provisioner, pool and request. If the list shows marks, a job is in the pool only if its mark is
+ours, too.
 """
 
 from __future__ import annotations
@@ -172,8 +173,8 @@ class CommandBackend(ListingBackend[Record]):
         return host or "", launched
 
     def _refusal(self, job: Record) -> Failure | None:
-        """Return the failure of a waiting job, if the setting ``reasons`` lists the job's reason as an error; else
-        None."""
+        """Return the failure of a waiting job if the setting ``reasons`` gives the job's reason an error class; None
+        for any other job."""
         error = self._settings.class_of(self._settings.reasons, job.reason) if job.kind == "pending" else None
         return Failure(error, job.reason) if error else None
 

@@ -25,7 +25,7 @@ class Commands:
     """The programs of one pool. Thread-safe."""
 
     def __init__(self, pool: CommandPool, known: Mapping[str, object]) -> None:
-        """Prepare the programs. ``known``: placeholders that are the same for all machines."""
+        """Prepare the programs. ``known``: the values of placeholders that are the same for all machines."""
         self._pool, self._known = pool, {"user": pool.user or "", **known}
         self._budget = CallBudget(pool.calls_per_minute, MINUTE)
 
@@ -62,7 +62,7 @@ class Commands:
         return BackendError(error, words(f"{program} ended with {ended.code}: {said or 'it printed nothing'}"))
 
     def _environment(self, values: Mapping[str, object]) -> Mapping[str, str]:
-        """Return the variables of a program. Raise BackendError if the credentials cannot be read."""
+        """Return the environment variables of a program. Raise BackendError if the credentials cannot be read."""
         pool = self._pool
         made = {name: os.environ[name] for name in ("HOME", "PATH") if name in os.environ} | {"LANG": "C.UTF-8"}
         made |= {"HF_MACHINE_NAME": str(values["name"])} if "name" in values else {}

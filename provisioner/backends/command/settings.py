@@ -204,13 +204,13 @@ class CommandPool(Pool):
 
     @property
     def where(self) -> str:
-        """Return the program that lists the machines."""
+        """Return the place of the pool in words, by the program that lists its machines."""
         return f"what {self.list.argv[0]} lists"
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Return a key of the pool. Two pools have the same key if they run the same list command and it shows no
-        marks. Such pools could not distinguish their machines."""
+        """Return a key of the pool. Two pools have the same key if they run the same list command in the same way and
+        the list shows no marks. Such pools could not distinguish their machines."""
         marked = self.name if self.has_marks else ""
         return ("command", *self.list.argv, str(sorted(self.environment.items())), str(self.user), marked)
 

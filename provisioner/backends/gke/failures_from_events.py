@@ -95,7 +95,7 @@ class PodEvents(Readings):
         self._caches.explain(explained)
 
     def _list(self, reasons: Iterable[str]) -> Iterator[Event]:
-        """Yield the Events of pods that have one of these reasons. Each reason needs a list of its own, because a
+        """Yield the Events of pods whose reason is in ``reasons``. Each reason needs a list of its own, because a
         selector can name only one reason."""
         for reason in reasons:
             selector = f"involvedObject.kind=Pod,reason={reason}"

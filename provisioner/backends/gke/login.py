@@ -108,10 +108,11 @@ class Login:
         return ""
 
     def failed(self, way: Way) -> None:
-        """Read all files again, because a call by ``way`` failed. Do not read them if ``way`` has been replaced, or
-        within ``RENEW_SECONDS`` after the last such reading.
+        """Read all files again, because a call to the server failed. ``way``: the address and the connections of this
+        call.
 
-        Raise BackendError if the present files cannot be used, because they are then the cause of the failed call.
+        Do not read if newer files have replaced ``way``, or within ``RENEW_SECONDS`` after the last such reading. Raise
+        BackendError if the present files cannot be used, because they are then the cause of the failed call.
         """
         with self._lock:
             if way is self._reading.way and self._clock() >= self._renewed_at + RENEW_SECONDS:

@@ -68,7 +68,8 @@ class GkePool(Pool):
 
     @property
     def force_after_seconds(self) -> float | None:
-        """Return ``force_delete_after_seconds``, under the name that the settings of all kinds have."""
+        """Return the setting ``force_delete_after_seconds``. Pools of every kind have this property under the same
+        name."""
         return self.force_delete_after_seconds
 
     @property

@@ -187,11 +187,11 @@ class MigBackend(GroupInspection):
                 del self._failed_creates[next(iter(self._failed_creates))]
 
     def _find_missing(self, names: Sequence[str], text: str) -> Mapping[str, Failure]:
-        """Return a failure for each name that is not a member. Compute has refused all names because one of these names
-        exists.
+        """Return a failure for each name that is not a member. Call this function after Compute has refused all names
+        of a create because one of them exists.
 
-        A member is ours, so its name is a success. The result for any other name counts as unknown. The next cycle
-        requests only these names again.
+        A member is ours, so its name is a success. For any other name, the failure says that the result is unknown. The
+        next cycle requests only these names again.
         """
         try:
             members = self._members()

@@ -75,8 +75,8 @@ def autoscaler_findings(pool: MigPool, autoscaler: Json) -> Iterator[Finding]:
 
 
 def template_findings(pool: MigPool, template: Json) -> Iterator[Finding]:
-    """Yield a finding if the instance template ends its machines too soon, and a finding if it has no labels. Calls of
-    the loop cannot add labels."""
+    """Yield a finding if the instance template ends its machines too soon, and a finding if it has no labels. Only the
+    template can give machines labels, because the loop's calls cannot add them."""
     properties = template.get("properties") or {}
     life = int(((properties.get("scheduling") or {}).get("maxRunDuration") or {}).get("seconds") or 0)
     if life and life <= pool.least_life_seconds:

@@ -182,7 +182,7 @@ class GroupObserver:
             return dict(zip(lists, read, strict=True))
 
     def _name_collisions(self, others: Set[str], standing: Set[str], deadline: float) -> frozenset[str]:
-        """Return those of the names ``others`` that an instance has. ``standing``: instances in the shared lists."""
+        """Return the names in ``others`` that belong to instances. ``standing``: instances in the shared lists."""
         there = others & standing
         for prefix in self._project.adopt_prefixes:
             if any(name.startswith(prefix) for name in others):
@@ -208,8 +208,8 @@ class GroupObserver:
     def _incomplete_count(self, members: Mapping[str, Member], group: Json) -> int:
         """Return the group's count of members if the list ``members`` is shorter than this count; else 0.
 
-        Usually only members without an action are counted, because a list may show new members late. If all members
-        vanish from the list at once, members with an action are counted, too.
+        Usually the count leaves out members with an action, because a list may show new members late. If all members
+        have vanished from the list at once, the count includes members with an action.
         """
         count = count_members(group) if self.members and not members else count_resting(group)
         return count if count > len(members) else 0

@@ -49,7 +49,7 @@ class UndecidedCreates:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read up to ``MOST`` of the undecided operations. The operations with the oldest last read come first.
+        """Read up to ``MOST`` of the undecided operations. An operation that was not read for longest comes first.
         ``read`` returns an operation; None if it is unreadable.
 
         An operation whose names are all among ``members`` was accepted and is not read.

@@ -83,8 +83,8 @@ class RayBackend(ListingBackend[Document]):
         return self._is_own(job) or sought.get(job["submission_id"]) == _uid(job)
 
     def end(self, job: Document) -> MachineEnd | None:
-        """Return the end of an ended job without our name and mark; None for any other job. An ended job with our mark
-        still counts as a machine, because the loop must delete its record."""
+        """Return the end of an ended job if the job is not ours by name and mark; None for any other job. An ended job
+        that is ours still counts as a machine, because the loop must delete its record."""
         return MachineEnd() if PHASES[job["status"]] is Phase.GONE and not self._is_own(job) else None
 
     def machine(self, job: Document) -> Machine:

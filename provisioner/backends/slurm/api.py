@@ -241,7 +241,8 @@ def _class_of(status: int, number: int, text: str) -> ErrorClass:
 
 
 def _first_number(answer: Document) -> int:
-    """Return Slurm's number of the first error. The key of the number differs, even within a version."""
+    """Return Slurm's number of the first error; 0 if there is none. The number may be under one of several keys, even
+    within a version."""
     keys = ("error_number", "error_code", "errno")
     found = (error.get(key) for error in answer.get("errors") or () for key in keys)
     return next((number for number in found if isinstance(number, int)), 0)
