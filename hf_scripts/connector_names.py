@@ -1,7 +1,7 @@
 """Console scripts under the names of Google's connector: ``hf-gce``, ``hf-gke``, ``hf-monitor``.
 
 These scripts accept the connector's verbs and options, and call our scripts and our loop. So our package may replace
-the connector's package, and a site's callers stay as they are.
+the connector's package, and programs that call the connector need no change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The hosts in HostFactory's lists, each with name and machine id. All forms that HostFactory and its clients send are
-read.
+"""The hosts in HostFactory's lists, each with name and machine id. The module accepts each form in which HostFactory
+and its clients send such a list.
 
 A list may name all hosts of a grid, so a long list is parsed in pieces.
 """
@@ -91,7 +91,7 @@ def _read_entries(document: Document, given: Iterable[dict[str, object]], place_
 
 
 def _parse_pieces(content: bytes, key: str) -> Iterator[list[dict[str, object]]]:
-    """Yield the objects of the list ``key`` of a long document, piece by piece. Each piece ends at ``},``.
+    """Yield the objects of the list under ``key`` in a long document, piece by piece. Each piece ends at ``},``.
 
     The list is the text between the document's first and last bracket. Raises ValueError or RecursionError if the
     document has another form, or if a piece ends within a text that contains ``},``.

@@ -100,7 +100,8 @@ def read(command: str, arguments: list[str], *, may_be_empty: bool = False, whol
 
 
 def _split(command: str, arguments: list[str]) -> tuple[str | None, dict[str, str]]:
-    """Return the JSON text (None if there is none) and the file of each option. Raises Refused."""
+    """Return the JSON text among the arguments (None if there is none), and the file names after the options, by
+    option. Raises Refused."""
     text, files = None, dict[str, str]()
     left = iter(arguments)
     for argument in left:

@@ -1,7 +1,7 @@
 """Make the bundle that installs a host without a package index (``make dist``).
 
-The lock files name the wheels of other projects with their hashes. The same source and options give the same bytes,
-because all files in the bundle get the same time (``epoch``).
+The lock files name the wheels of other projects with their hashes. Two bundles from the same source and options have
+the same bytes, because all files in a bundle get the same time (``epoch``).
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def build_wheel(wheelhouse: Path, seconds: int) -> str:
 
 
 def locked(name: str, python: str, machine: str) -> Iterator[str]:
-    """Yield the requirements of a lock file whose conditions are true for the Python version ``python``. The yielded
-    requirements have no conditions, because pip would test them for the Python that runs pip."""
+    """Yield those requirements in a lock file that apply to the Python version ``python``. Conditions of the
+    requirements are removed, because pip would test them for the Python that runs pip."""
     place = {"python_version": python, "python_full_version": f"{python}.0", "implementation_name": "cpython"}
     place |= {"platform_python_implementation": "CPython", "platform_machine": machine}
     place |= {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}

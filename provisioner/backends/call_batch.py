@@ -113,7 +113,8 @@ class _Batch:
         return None
 
     def _send(self, call: Call) -> list[Outcome]:
-        """Send one call. Report its duration or its refusal to the flow."""
+        """Send one call. Report its duration to the flow, which limits concurrent calls, or report that the server
+        refused the call."""
         began = time.monotonic()
         failures, wait = _send_call(call)
         ended = time.monotonic()

@@ -72,7 +72,7 @@ class _SocketFile(Bounded):
 
 
 def connect(address: str, ca_file: Path | None = None) -> Way:
-    """Return the way to a server, without a call. ``address``: ``http://``, ``https://``, or ``unix:///PATH``.
+    """Return the ``Way`` to a server, without a call. ``address``: ``http://``, ``https://``, or ``unix:///PATH``.
 
     Raise BackendError if the file of certificate authorities (``ca_file``) cannot be used.
     """

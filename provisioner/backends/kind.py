@@ -92,8 +92,8 @@ class Kind(ABC, Generic[SomePool]):
         return []
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """Return the settings of the pool that the template implies by its fields of Google's connector; empty if the
-        template has no such fields."""
+        """Return the settings of a pool if the template itself describes the pool, by fields of Google's connector;
+        empty if the template has no such fields."""
         return {}
 
     def embedded(self, address: str) -> Mapping[str, object]:

@@ -251,8 +251,8 @@ def _discard_output() -> None:
 
 
 def _refused_message(error: OSError) -> str:
-    """Return the message about an error of the operating system. An error without a file name comes from writing to
-    standard output."""
+    """Return the message about an error of the operating system. If the error names no file, the operating system
+    refused a write to standard output."""
     refused = error.filename or "a write to our output"
     return (
         f"The operating system refused {refused}: {error.strerror or error}. {advice_message(error)}, then try again."

@@ -59,8 +59,8 @@ def run_dump(options: argparse.Namespace) -> int:
 
 
 def _check(file: Path, state: StateDir) -> None:
-    """Raise UsageError if the dump cannot be written to ``file``. Also raise it if ``file`` is in the state
-    directory."""
+    """Raise UsageError if the dump cannot be written to ``file``. Also raise it if ``file`` is in the state directory,
+    because the dump could then be lost together with the state."""
     if file.is_dir():
         raise UsageError(f"{file}: is a directory; name a file in it, such as {file}/state.tar.gz")
     if file.exists() and not file.is_file():

@@ -107,9 +107,9 @@ def usage(state: State, since: str, until: str | None, by: tuple[str, ...]) -> d
 
 
 def grouped(days: Usage, by: tuple[str, ...]) -> Mapping[Group, Counter[Cell]]:
-    """Return the machine-milliseconds of each group of the columns ``by``.
+    """Return the machine-milliseconds by group. A group is a combination of values of the columns ``by``.
 
-    Within a group, each combination of template, pool and account has its own number, because prices may differ.
+    Within a group, the machine-milliseconds are counted by template, pool and account, because prices may differ.
     """
     groups = defaultdict[Group, Counter[Cell]](Counter)
     for each, cells in days.items():

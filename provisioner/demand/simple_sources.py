@@ -73,8 +73,8 @@ class SimpleSource(SourceSettings):
         return {self.template} if self.template else set()
 
     def reading(self, document: object, fleet: Fleet) -> Reading:
-        """Return the reading of a number, or of an object with the numbers by template. Raise SourceError for any other
-        document.
+        """Return a document as a reading. The document is a number, or an object with numbers by template. Raise
+        SourceError for any other document.
 
         A number for an unknown template is reported as unfit.
         """
@@ -90,7 +90,8 @@ class SimpleSource(SourceSettings):
 
 
 def _count(value: object, template: str) -> int:
-    """Return a number of machines of a template, rounded up. Raise SourceError for any other value, for example NaN."""
+    """Return ``value``, a number of machines of a template, rounded up. Raise SourceError if ``value`` is no such
+    number, for example NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MACHINES:
         raise SourceError(format_expected(f"a number of machines of {template}", value))
     return math.ceil(round(value, 6))

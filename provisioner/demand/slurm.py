@@ -86,8 +86,8 @@ class Slurm(ClusterSource):
 
 
 def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> list[Jobs]:
-    """Return the jobs that count in the lines of ``squeue``. Raise SourceError for a line that is not understood.
-    ``has_memory``: False if Slurm does not allocate memory to jobs."""
+    """Return those jobs in the output of ``squeue`` that count as demand. Raise SourceError for a line that is not
+    understood. ``has_memory``: False if Slurm does not allocate memory to jobs."""
     found = []
     for line, number in Counter(output.splitlines()).items():
         with source_errors(f"squeue: {line}"):
@@ -132,8 +132,8 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
 
 
 def read_resources(text: str) -> tuple[float, float, float]:
-    """Return processors, memory in MB and GPUs of a list such as ``cpu=4,mem=16G,node=1,gres/gpu=2``. Raise ValueError
-    for another text."""
+    """Return processors, memory in MB and GPUs from a list such as ``cpu=4,mem=16G,node=1,gres/gpu=2``. Raise
+    ValueError for a text of another form."""
     parts = [] if text in ("", "N/A", "(null)") else text.split(",")
     found = {"cpu": "0", "mem": "0M", "gres/gpu": "0"} | dict(part.split("=", 1) for part in parts if part)
     number, unit = found["mem"].rstrip("KMGTP"), found["mem"][-1:]

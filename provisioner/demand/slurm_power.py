@@ -159,7 +159,7 @@ def _is_replaced(now: Condition, record: NodeRecord) -> bool:
     """Return True if the answer to the request no longer names the record's machine.
 
     There are two causes. The machine may have ended while the request was open, so that the request makes another
-    machine. Or the request has left the files after all its machines ended.
+    machine. Or the request's machines have all ended, and the files no longer contain the request.
 
     If the request is open and its answer has no machines, return False, because the loop may not have published the
     answer again.
@@ -169,8 +169,8 @@ def _is_replaced(now: Condition, record: NodeRecord) -> bool:
 
 
 def _find_end(now: Condition, record: NodeRecord | None) -> tuple[str, str]:
-    """Return the state that a node must get because it has no machine or will lose its machine, and the reason. Return
-    empty texts if the node needs no such state.
+    """Return the state that a node must get if it has no machine or will lose its machine. Also return the reason. If
+    the node needs no new state, both texts are empty.
 
     The reason contains no machine's name, so that one call can change all nodes with the same reason.
     """
@@ -230,7 +230,7 @@ class SlurmPower:
 
     def step(self) -> None:
         """Read the condition, and make the changes that ``decide`` names. Raises SourceError if slurmctld does not
-        answer or is slow, ScriptFailed, and StateError."""
+        respond or is slow. Raises ScriptFailed if a script fails, and StateError if the state cannot be read."""
         now = self._read()
         decision = decide(now)
         if decision.returns:
@@ -249,8 +249,8 @@ class SlurmPower:
     def _read(self) -> Condition:
         """Return the present condition.
 
-        The requests are polled before slurmctld is asked, because slurmctld may be silent for long. A request without
-        a poll for so long might count as forgotten.
+        The requests are polled first, because slurmctld may not respond for long. If the requests were polled after
+        slurmctld's response, they might count as forgotten in the meantime.
         """
         with self._records.changing() as current:  # Slurm's programs write both under this lock
             records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)

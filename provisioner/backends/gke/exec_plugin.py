@@ -78,8 +78,8 @@ class ExecPlugin:
         return self._parse_output(output)
 
     def _parse_output(self, output: bytes) -> tuple[str, object]:
-        """Return token and expiry from the output of a plugin. Messages do not quote the output, because it may be
-        secret."""
+        """Return token and expiry from the output of a plugin. Error messages do not quote the output, because it may
+        be secret."""
         try:
             credential = json_object(output)
             version, status = credential["apiVersion"], credential["status"]

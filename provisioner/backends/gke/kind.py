@@ -45,8 +45,9 @@ class Gke(Kind[GkePool]):
         return partial(GkeBackend, provisioner=site.id, prefix=site.prefix, namespaces=Namespaces())
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return the inherited settings: the namespace, and the credentials for an endpoint. If the pool names no
-        endpoint, return a kubeconfig instead of the credentials."""
+        """Return the settings that the pool inherits from HF's provider config and the environment: the namespace, and
+        the credentials for an endpoint. If the pool names no endpoint, return a kubeconfig instead of the
+        credentials."""
         config = around.config
         if body.get("endpoint") is not None:
             return {"namespace": config.gke_namespace, "credentials": around.beside(config.gcp_credentials_file)}
@@ -68,7 +69,7 @@ class Gke(Kind[GkePool]):
         return problems
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """Return the pod spec that the template names."""
+        """Return the file of the pod spec that the template names; empty if it names none."""
         return {"pod_spec": template.pod_spec_yaml} if template.pod_spec_yaml else {}
 
     def warnings(self, pool: GkePool) -> list[str]:

@@ -100,8 +100,11 @@ class Login:
         return credentials.login() if isinstance(credentials, GoogleToken) else self._reading.login
 
     def note_rejection(self, way: Way) -> str:
-        """Read all files again and return an empty text. For a server on plain HTTP, return advice instead. Raise
-        BackendError if the files cannot be used."""
+        """Read all files again after the server has rejected us, and return an empty text. Raise BackendError if the
+        files cannot be used.
+
+        A server on plain HTTP gets no credentials. For such a server, read no file, and return advice for operators.
+        """
         if isinstance(self._reading.credentials, NoCredentials):
             return self._reading.credentials.advice
         self.failed(way)

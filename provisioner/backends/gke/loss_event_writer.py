@@ -78,7 +78,8 @@ class LossEvents:
         """True after the server has refused Events. The value stays True until the next start of the loop."""
 
     def record(self, pool: str, ends: Sequence[Ended]) -> None:
-        """Queue these ends for the sending thread, and return at once. If the server refuses Events, drop the ends."""
+        """Queue these ended machines for the thread that sends Events, and return at once. If the server refuses
+        Events, send none about these machines."""
         with self._lock:
             if self._is_refused or not ends:
                 return

@@ -68,8 +68,7 @@ class GkePool(Pool):
 
     @property
     def force_after_seconds(self) -> float | None:
-        """Return the setting ``force_delete_after_seconds``. Pools of every kind have this property under the same
-        name."""
+        """Return the setting ``force_delete_after_seconds`` under its name in ``PoolLimits``."""
         return self.force_delete_after_seconds
 
     @property

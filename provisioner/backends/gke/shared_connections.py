@@ -91,9 +91,9 @@ class Namespaces:
         self._namespaces: dict[tuple[str, ...], Namespace] = {}
 
     def join(self, pool: GkePool, cache: PodCache) -> Namespace:
-        """Let ``cache`` join the namespace of a pool, and return the namespace. If the namespace's watch has begun
-        already, make a new namespace. The old watch's list lacks the pool's pods. Raise the errors of ``connect``.
-        """
+        """Let ``cache`` join the ``Namespace`` object of a pool, and return this object. If its watch has begun
+        already, make a new object, because the old watch's list lacks the pool's pods. Raise the errors of
+        ``connect``."""
         if pool.cluster not in self._apis:
             self._apis[pool.cluster] = connect(pool, self._times)
         key = (*pool.cluster, pool.namespace, cache.identity.provisioner)

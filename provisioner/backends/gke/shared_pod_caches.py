@@ -68,7 +68,7 @@ class PodCaches:
             self._wakes = {each: wake for each, wake in self._wakes.items() if each is not cache}
 
     def empty_list(self) -> PodList:
-        """Return an empty list for the pods of all pools."""
+        """Return a ``PodList`` without pods, into which the pods of all pools can be read."""
         return PodList((cache.identity for cache in self._wakes), self._is_spot)
 
     def replace(self, pods: PodList, version: str) -> None:

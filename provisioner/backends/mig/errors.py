@@ -97,7 +97,7 @@ class AlreadyExists(BackendError):
 
 
 def classify(error: ComputeError) -> ErrorClass:
-    """Return the class of an error: from its code and text, or else from its HTTP status."""
+    """Return the class of an error. The error's code and text decide. If they are unknown, the HTTP status decides."""
     code, text = _plain(error.code), error.text.lower()
     for known, codes, texts in SIGNS:
         if any(part in code for part in codes) or any(part in text for part in texts):

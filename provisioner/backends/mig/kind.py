@@ -75,7 +75,7 @@ class Mig(Kind[MigPool]):
         ]
 
     def implicit(self, template: Template) -> Mapping[str, object]:
-        """Return the settings of the group that the template names."""
+        """Return the settings of a pool if the template names its group; empty if the template names none."""
         body = {"zone": template.gcp_zone, "region": template.gcp_region, "group": template.gcp_instance_group}
         return {name: value for name, value in body.items() if value}
 

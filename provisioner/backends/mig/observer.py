@@ -70,7 +70,7 @@ class GroupObserver:
         """Sought instances of ours that have left the group, as members with the action ABANDONING."""
 
     def expect_change(self, deleted: Collection[str] = ()) -> None:
-        """List the members in each observation for a while, because of a call to the group. The lists may show the
+        """List the members in each observation for a while after a call to the group, because the lists may show the
         call's effect late. ``deleted``: names that the call asks the group to delete."""
         self._asked_to_delete.update(deleted)
         self._restless_until = time.monotonic() + self._pool.lag_seconds
@@ -82,8 +82,8 @@ class GroupObserver:
 
     @translated_errors()
     def observe(self, now: float, sought: Mapping[str, str], refused: Mapping[str, Machine]) -> Snapshot:
-        """Return a complete snapshot. Raise BackendError if a list fails. The snapshot began at ``now``, or when the
-        shared lists began.
+        """Return a complete snapshot. Raise BackendError if a list fails. The snapshot began when the first of its
+        lists began, at ``now`` or earlier.
 
         ``refused``: machines that the group refused to make. Lists do not show these machines.
         """

@@ -107,7 +107,7 @@ class Token:
         return None
 
     def format_name(self) -> str:
-        """Return the setting and its file, for messages."""
+        """Return the setting that names the token's file, followed by the file, for messages."""
         return f"{self._setting} {self._file}"
 
     def _times(self, token: str) -> dict[str, float]:
