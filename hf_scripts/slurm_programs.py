@@ -30,7 +30,8 @@ RESUME_FILE = "SLURM_RESUME_FILE"
 
 
 def make_document(arguments: list[str]) -> list[str]:
-    """Return the arguments of a script call: one JSON document that contains the arguments from Slurm."""
+    """Return the arguments for a script call: one JSON document, which contains the arguments that Slurm gave to the
+    program."""
     return [json.dumps({"hostlists": arguments})]
 
 

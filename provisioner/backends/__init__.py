@@ -105,7 +105,7 @@ class Backend(Protocol):
         The observation begins at ``now``. A shared list may have begun earlier (``Snapshot.began_at``).
 
         ``sought``: names to search for, with their expected uids. Under these names, our machines without our mark are
-        strayed, objects of others are ``foreign``, and objects that may be ours are ``name_collisions``.
+        strayed, others' objects are ``foreign``, objects that may be ours are ``name_collisions``.
         """
 
     def create(self, creates: Sequence[Create], may_start: MayStart) -> list[Outcome]:

@@ -61,7 +61,8 @@ class CallBudget:
     def follow(self, error: BackendError) -> None:
         """Pause all calls after a refused call, for as long as its ``error`` demands.
 
-        If Compute's window is used up, the pause is a whole window long. The next window has then certainly begun.
+        If Compute's window is used up, the pause is a whole window long, so that the next window has begun when the
+        pause ends.
         """
         wait = max(error.retry_after or 0.0, self._window if isinstance(error, TooManyCalls) else 0.0)
         with self._lock:

@@ -135,11 +135,11 @@ def plan_lines(document: Document, *, named: bool = False) -> Iterator[str]:
 
 
 def _action_lines(word: str, entries: list[Document], *, named: bool) -> Iterator[str]:
-    """Yield a line for all machines with the same pool, template and reason. Closes with different verdicts get
-    separate lines.
+    """Yield a line for all machines with the same pool, template and reason. Closed slots get a separate line for each
+    verdict.
 
-    A line ends with the cloud's message about the first of its machines, if the cloud gave a message. ``named``: True
-    to add a line with the name of each machine.
+    If the cloud gave a message about the first machine of a line, the line ends with this message. ``named``: True to
+    add a line with the name of each machine.
     """
     key = itemgetter("pool", "template", "reason")
     for group in group_by(lambda entry: (*key(entry), entry.get("verdict")), entries).values():

@@ -30,10 +30,10 @@ class Commands:
         self._budget = CallBudget(pool.calls_per_minute, MINUTE)
 
     def run(self, argv: Sequence[str], deadline: float, **values: object) -> Finished:
-        """Run a program to its end.
+        """Run a program to its end, and return its result.
 
-        Raise BackendError if the program cannot begin before ``deadline`` (monotonic time) or cannot be run. The error
-        has the class OTHER if the program prints too much, and TIMEOUT if the program runs too long.
+        Raise BackendError if the program cannot begin before ``deadline`` (monotonic time), cannot be run, prints too
+        much (class OTHER), or runs too long (class TIMEOUT).
         """
         self._budget.wait_for_read(deadline)
         pool, seconds = self._pool, self._pool.time_out_seconds

@@ -283,7 +283,7 @@ def events(stream: Any) -> Iterator[Document]:
 
 def _stream_error(event: Document, pods: PodList | None) -> Disordered | NoStreamedLists:
     """Return the exception for an ERROR event, or for an event without an object. ``pods``: the list under way; None
-    after it."""
+    after its end."""
     status = event.get("object")
     text = str(status.get("message") or event if isinstance(status, dict) else event)
     if pods is None or not isinstance(status, dict) or status.get("code") in PASSING:

@@ -16,7 +16,7 @@ for now."""
 
 
 def unknown(_: str) -> None:
-    """Return None for every node. The pod's own spec then decides whether Google may preempt the node."""
+    """Return None, because it is unknown whether Google may preempt the node. The pod's own spec then decides this."""
 
 
 class PodList:

@@ -218,7 +218,8 @@ def _strayed_failure(member: Member) -> Failure:
 def _has_instance(member: Member, delete: Delete) -> bool:
     """Return True if the member has the instance that ``delete`` names, and the group is not yet removing the member.
 
-    Also return True for a member without an instance. The group counts this member and may still make its instance.
+    Also return True for a member without an instance, because the group counts this member and may still make its
+    instance.
     """
     is_leaving = member.action in ("DELETING", "ABANDONING")
     return not is_leaving and (not delete.uid or not member.id or delete.uid == member.id)

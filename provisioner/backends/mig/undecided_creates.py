@@ -44,7 +44,7 @@ class UndecidedCreates:
         """By refused name, the machine that shows the refusal, and the monotonic time from which it is shown."""
 
     def expect(self, operation: str, names: Sequence[str]) -> None:
-        """Store the operation, so that the next observations read it."""
+        """Store the operation of a create, so that the next observations read the operation."""
         with self._lock:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
