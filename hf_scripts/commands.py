@@ -165,8 +165,8 @@ def _format_silence(seconds: float | None) -> str:
 
 
 def get_request_status(call: ScriptCall) -> str:
-    """Return the answer for each request: the settled answer if the request has ended, or else the answer that the loop
-    published."""
+    """Return the answer for each request: the recorded terminal answer if there is one, or else the answer that the
+    loop published."""
     ids = input_documents.request_ids(call.document)
     answers, silent = call.state().poll([*filter(re.compile(OUR_ID).fullmatch, ids)])
     silence, entries = _format_silence(silent), []

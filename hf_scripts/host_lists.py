@@ -117,7 +117,8 @@ def _objects(content: bytes) -> list[dict[str, object]]:
 
 
 def _identity(name: str, machine: str) -> str:
-    """Return the machine id. If the id is empty or a pod's uid, return the host name, unless the host name is empty."""
+    """Return the machine id of an entry. If this id is empty or is a pod's uid, return the host name in its place, if
+    the entry has one."""
     if len(machine) == UID_LENGTH:  # cheap test first: few of fifty thousand ids have this length
         is_uid = [len(part) for part in machine.split("-")] == UID_PARTS
         return name if name and is_uid else machine

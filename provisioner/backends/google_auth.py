@@ -137,7 +137,8 @@ def _unusable_file_message(key_file: Path | None) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the library's message on one line. Some of its errors contain a text and another error."""
+    """Return the message of Google's library on one line. If an error consists of a text and another error, return only
+    the text."""
     message = error.args[0] if error.args and isinstance(error.args[0], str) else error
     return " ".join(str(message).split()).rstrip(".")
 

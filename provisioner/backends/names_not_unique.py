@@ -70,10 +70,10 @@ class UncertainCreates:
 def list_before(
     actions: Sequence[Action], read: Callable[[], Listed], may_start: MayStart
 ) -> tuple[Listed | None, list[Outcome]]:
-    """List the place's jobs now. Return the jobs, and no outcomes.
+    """List the place's jobs before a batch of actions. Return the jobs, and an empty list of outcomes.
 
-    If the jobs cannot be listed, return None, and for each action an outcome with the failure. The caller must not send
-    the actions then. If there are no actions, or ``may_start`` forbids the call, return None and no outcomes.
+    If the jobs cannot be listed, return None and a failed outcome for each action. The caller must not send the actions
+    then. If there are no actions, or ``may_start`` forbids the call, return None and an empty list.
     """
     found: list[Listed] = []
 

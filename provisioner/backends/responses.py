@@ -58,7 +58,8 @@ def json_object(content: bytes) -> dict[str, Any]:
 
 
 def text(value: object) -> str:
-    """Return a text that identifies something. Raise TypeError for another type, ValueError if the text is too long."""
+    """Return ``value``, a text that identifies something. Raise TypeError if it is no text, and ValueError if it is too
+    long."""
     if not isinstance(value, str):
         raise TypeError(f"a text was expected, not {type(value).__name__}")
     if len(value) > MOST_CHARACTERS:

@@ -209,7 +209,7 @@ class _Known:
 
 
 def _known_names_message(name: str, names: set[str]) -> str:
-    """Return the last part of the message that a name is unknown.
+    """Return the last part of a message about an unknown name.
 
     This part suggests a known name with similar spelling. If no known name is similar, it lists known names.
     """

@@ -111,8 +111,8 @@ def _deferred(plan: Plan, pool: str, template: str, reason: PendingReason, count
 
 
 def plan_is_fine(document: Document) -> bool:
-    """Return True if every pool was observed and is trusted. The plan has no actions in a pool that was not observed or
-    is not trusted."""
+    """Return True if every pool was observed and is trusted. If a pool was not observed or is not trusted, the plan has
+    no actions in this pool."""
     return not any("error" in seen for seen in document["pools"].values())
 
 

@@ -89,7 +89,7 @@ class Report:
 
     @contextmanager
     def noted_problems(self) -> Iterator[None]:
-        """Catch an error of the state, of a script or of a scheduler, so that only the block ends.
+        """Run the ``with`` block. If an error of the state, of a script or of a scheduler occurs, end only this block.
 
         The report keeps the text of the first error.
         """

@@ -65,10 +65,10 @@ class Demand(Section):
 
 
 def load_both(directory: Path, provider: Provider) -> tuple[Demand | None, SlurmFile | None]:
-    """Return the settings in demand.yaml and in slurm.json; None for a file that does not exist.
+    """Return the settings in demand.yaml and the settings in slurm.json; None for a file that does not exist. If only
+    demand.yaml is missing, its settings are a ``Demand`` without sources.
 
-    If there is only slurm.json, the first value is a ``Demand`` without sources. Raise ConfigError with every mistake
-    of a file. Raise TemplatesError for a slurm.json that is unusable as a whole.
+    Raise ConfigError with every mistake of a file. Raise TemplatesError for a slurm.json that is unusable as a whole.
     """
     slurm, problems = slurm_file.load(str(directory), [one.id for one in provider.templates if one.max_number])
     if problems:

@@ -147,8 +147,8 @@ class Window(Section):
 
 
 def _moments(day: date, wall_time: str, zone: ZoneInfo) -> list[float]:
-    """Return the two epoch seconds that a wall time may mean while clocks are changed. At any other time the two are
-    equal."""
+    """Return the two moments, in epoch seconds, that a wall time may mean while clocks are changed. At any other time,
+    the two moments are equal."""
     moment = datetime.combine(day, time.fromisoformat(wall_time), zone)
     return [moment.replace(fold=fold).timestamp() for fold in (0, 1)]
 

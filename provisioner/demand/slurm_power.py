@@ -116,8 +116,9 @@ class Decision(NamedTuple):
 def decide(now: Condition) -> Decision:
     """Return the changes.
 
-    A node with a record gets a machine of its request. If the request makes no such machine, or if the machine is lost,
-    the node is set to DOWN or powered down. Machines that no node needs any more are returned.
+    A node with a record gets a machine of the request that the record names. If this request makes no machine for the
+    node, or if the machine is lost, the node is set to DOWN or powered down. Machines that no node needs any more are
+    returned.
     """
     on = {name: node for name, node in now.nodes.items() if not node.states & OFF}
     taken = {record.machine for record in now.records.values()} | now.returned

@@ -137,7 +137,7 @@ class GkeBackend:
 
     @translated_errors()
     def rehearse(self, template: str) -> list[Finding]:
-        """Return findings about our rights, and about a dry run of a create under an unused name."""
+        """Check our rights, and try the create of a pod with an unused name as a dry run. Return the findings."""
         request = secrets.token_hex(REQUEST_ID_LENGTH // 2)
         create = Create(machine_name(self._prefix, request, 0), self.pool, template, request)
         spec = self._spec.current()

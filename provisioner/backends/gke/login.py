@@ -196,7 +196,7 @@ def _tls(configuration: Any) -> ssl.SSLContext:
 
 
 def _unusable_message(pool: GkePool, error: Exception) -> str:
-    """Return a message that a pool's settings name no usable cluster. The message names the file or the address to
+    """Return the message for a pool whose settings name no usable cluster. The message names the file or the address to
     correct."""
     reason, setting = _one_line(error), f"pools.{pool.name}"
     if pool.endpoint is not None:

@@ -82,8 +82,8 @@ class Identity:
         return f"hf-provisioner:{name if len(name) <= MANAGER else hashlib.sha256(name.encode()).hexdigest()}"
 
     def made(self, pod: Pod, uid: str) -> bool:
-        """Return True if we made this pod, whatever its labels are now. With ``uid``, the pod must have this uid. If
-        ``uid`` is empty, the pod must have our field manager."""
+        """Return True if we made this pod. If ``uid`` is given, the pod must have this uid; if not, the pod must have
+        our field manager. The pod's labels do not count, because others may have changed them."""
         managers = (entry.get("manager") for entry in pod["metadata"].get("managedFields") or ())
         return pod["metadata"].get("uid") == uid if uid else self.manager in managers
 

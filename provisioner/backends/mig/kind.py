@@ -45,7 +45,8 @@ class Mig(Kind[MigPool]):
         return partial(MigBackend, projects=Projects(site))
 
     def inherited(self, body: Mapping[str, Any], around: Surroundings) -> Mapping[str, object]:
-        """Return project and credentials of HF's provider config, and the environment's endpoint."""
+        """Return the settings that a pool inherits: project and credentials from HF's provider config, and the endpoint
+        from the environment."""
         config = around.config
         return {
             "project": config.gcp_project_id,

@@ -1,7 +1,7 @@
-"""Creates that Compute has received but not decided yet. Observations read the operations of these creates. So a create
-does not delay its pool.
+"""Creates that Compute has received but not decided soon. Observations read the operations of these creates, so that
+the pool does not have to wait for the decision.
 
-An operation tells only whether the group accepted the names. If the group refuses a name late, snapshots show its
+An operation shows only whether the group accepted the names. If the group refuses a name late, snapshots show its
 machine as gone until the loop deletes it. This machine has Compute's message.
 """
 
@@ -49,7 +49,7 @@ class UndecidedCreates:
             self._undecided[operation] = _Undecided(tuple(names), time.monotonic() + GIVE_UP_SECONDS)
 
     def read_operations(self, read: Callable[[str], Mapping[str, Any] | None], members: Collection[str]) -> None:
-        """Read up to ``MOST`` of the undecided operations. An operation that was not read for longest comes first.
+        """Read the first ``MOST`` undecided operations. An operation that stays undecided then moves behind the others.
         ``read`` returns an operation; None if it is unreadable.
 
         An operation whose names are all among ``members`` was accepted and is not read.
