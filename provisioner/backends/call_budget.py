@@ -31,8 +31,8 @@ class CallBudget:
         self._closed = threading.Event()
 
     def wait_for_read(self, deadline: float) -> None:
-        """Wait until a read may begin. Raise BackendError (THROTTLED) if the read may not begin before ``deadline``
-        (monotonic time).
+        """Wait until a read may begin. Raise BackendError (THROTTLED) if the wait would not end before ``deadline``
+        (monotonic time), or if all calls pause.
 
         Raise BackendError (UNAVAILABLE) if the budget is closed.
         """

@@ -184,7 +184,8 @@ class Bounded(urllib3.connection.HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Return False if the connection was idle for ``IDLE_SECONDS``. The pool then makes a new connection."""
+        """Return True if the connection can be used again. After ``IDLE_SECONDS`` without a call, return False, so that
+        the pool makes a new connection."""
         return super().is_connected and time.monotonic() - self._began < IDLE_SECONDS
 
     def putrequest(self, method: str, url: str, *arguments: Any, **options: Any) -> None:

@@ -1,7 +1,7 @@
 """The service that requests and returns machines as HostFactory does. It keeps as many machines as the sources want.
 
-The service keeps no record of its requests. Each step finds them in intent by their account. So a crash at any point
-neither repeats a request nor loses a request.
+The service keeps no record of its requests. Each step finds the earlier requests in intent, by the service's account.
+So a crash at any point neither repeats a request nor loses a request.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ descriptions are counted together."""
 
 
 class PreviewedCalls(HostFactory):
-    """A stand-in for the scripts with ``--dry-run``. It takes answers from data that the loop has published, and
-    records nothing."""
+    """The stand-in for the scripts that ``--dry-run`` uses. Its answers come from data that the loop has published, and
+    its calls record nothing."""
 
     def __init__(self, states: Sequence[State]) -> None:
         """Store the state of each shard."""

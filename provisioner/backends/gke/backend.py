@@ -76,8 +76,8 @@ class GkeBackend:
     def observe(self, now: float, sought: Mapping[str, str]) -> Snapshot:
         """Return a snapshot of our pods in the namespace.
 
-        If the watch is live, the snapshot counts as made at ``now`` and contains all our own creates. It may lack other
-        changes if the stream is silent, until a silent stream counts as dead.
+        If the watch is live, the snapshot counts as made at ``now`` and contains all our own creates. If the stream is
+        silent, other changes may be missing until the stream counts as dead.
         """
         listed = self._refresh(now)
         sought = self._cache.worth_asking(dict(sought))

@@ -97,8 +97,8 @@ class Identity:
         return self.is_of_provisioner(pod) and _labels(pod).get(POOL_LABEL) == self.pool
 
     def is_of_provisioner(self, pod: Pod) -> bool:
-        """Return True if a pod belongs to one of our pools, by labels and name. If a pod only has a copy of our labels,
-        its name does not match the labels. Such a pod does not count."""
+        """Return True if a pod belongs to one of our pools, by labels and name. The name must fit the labels, so that a
+        pod which only has a copy of our labels does not count."""
         labels = _labels(pod)
         ending = f"-{labels.get(REQUEST_LABEL)}-{labels.get(SLOT_LABEL)}"
         return labels.get(ID_LABEL) == self.provisioner and str(pod["metadata"]["name"]).endswith(ending)
