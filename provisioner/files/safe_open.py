@@ -91,8 +91,8 @@ def _open_unfollowed(path: str, flags: int, mode: int = LOG_MODE) -> int:
 def _has_foreign_name(path: str, descriptor: int) -> bool:
     """Return True if the open file has a name that our writers did not give.
 
-    A writer that must not replace an existing file gives the new file two names: first a temporary name, then the final
-    name. If the writer is killed before it removes the temporary name, the file keeps both names.
+    A writer that must not replace an existing file gives the new file two names: a temporary name, then the final name.
+    If the writer is killed before it removes the temporary name, the file keeps both. Both count as names of ours.
     """
     directory, name = os.path.split(path)
     facts = os.fstat(descriptor)  # before the names: a name that is removed meanwhile only leads to another try

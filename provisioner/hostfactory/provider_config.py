@@ -242,8 +242,9 @@ def load_config(path: str) -> ConfigFile:
 
 
 def _usable(key: str, value: object) -> tuple[str, Any]:
-    """Return a description of valid values, and the converted value. The converted value is None if the value is
-    invalid."""
+    """Convert the value of a key of the provider config. Return a description of the key's valid values, and the
+    converted value; None instead of the converted value if the value is invalid.
+    """
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if key == "STATE_SHARDS":
@@ -295,7 +296,7 @@ def finite(written: str) -> float:
 
 
 def format_value(value: object) -> str:
-    """Return a wrong value in the form of its file: short JSON on one line."""
+    """Return a wrong value as short JSON on one line, as it may stand in the file."""
     try:
         text = json.dumps(value)
     except RecursionError:  # the stack was less deep when the value was read

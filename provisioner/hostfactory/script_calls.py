@@ -85,7 +85,7 @@ class HostFactory:
         return {entry["machine"]: entry["gracePeriod"] for entry in self.reclaim(names)["requests"]}
 
     def reclaim(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the whole answer of getReturnRequests. The message in the answer names the causes."""
+        """Return the whole answer of getReturnRequests. Its message says why HostFactory has to return the machines."""
         return self.call("getReturnRequests", {"machines": list_hosts(names)})
 
 

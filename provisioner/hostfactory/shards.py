@@ -24,9 +24,9 @@ Shards = Sequence[Sequence[str]]
 
 
 def parse(value: object) -> tuple[tuple[str, ...], ...] | None:
-    """Return the pool names of each shard that a setting describes; None if the setting is invalid.
+    """Return, for each shard, the pool names that a setting assigns to it; None if the setting is invalid.
 
-    The setting is either the number of shards, or one list of pool names for each shard.
+    The setting is either the number of shards, which assigns no pool, or one list of pool names for each shard.
     """
     if type(value) is int and 1 <= value <= len(SYMBOLS):
         return ((),) * value
@@ -52,8 +52,9 @@ def serving_shards(pools: Iterable[str], shards: Shards) -> list[int]:
 
 
 def shard_instance(name: str, shard: int) -> str:
-    """Return the name of a shard: the name of its provisioner with the shard's number. The shard's state and machines
-    are identified by this name."""
+    """Return the name of a shard: the name of its provider instance with the shard's number. The shard's state and
+    machines are identified by this name.
+    """
     return f"{name}-s{shard}"
 
 

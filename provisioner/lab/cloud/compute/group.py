@@ -116,8 +116,7 @@ class Mig(Members):
         return None
 
     def _conflict(self, names: Sequence[str]) -> OperationError | None:
-        """Return the error for the first of the names that a member already has; None if the members have none of the
-        names."""
+        """Return the error for the first of ``names`` that a member already has; None if all names are free."""
         for name in names:
             if name in self.members:
                 words = f"The instance '{name}' already exists in the instance group manager '{self.spec.path}'"

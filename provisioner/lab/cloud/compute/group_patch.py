@@ -117,7 +117,7 @@ def _apply(mig: Mig, body: Document, template: MigSpec | None) -> None:
 
 
 def _made_from(spec: MigSpec, template: MigSpec | None) -> MigSpec:
-    """Return the MIG's spec with another template; None leaves the spec unchanged."""
+    """Return the MIG's spec with the values of another template. If ``template`` is None, return the spec unchanged."""
     if template is None:
         return spec
     return replace(

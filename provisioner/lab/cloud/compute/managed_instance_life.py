@@ -126,7 +126,8 @@ class MemberLife:
             group.world.after(group.world.lognormal(*group.timings.redistribute), self._even_out)
 
     def _even_out(self) -> None:
-        """Even out the zones by one member, if the MIG redistributes members and the zones are uneven.
+        """Move one member from the fullest zone to the emptiest zone, if the MIG redistributes members and the zones
+        are uneven.
 
         Delete a member in the fullest zone. Make a member with a new name in the emptiest zone.
         """

@@ -339,8 +339,9 @@ class Vms:
             self.audit.end(f"instances.{method}", vm.path, operation, error, instance=vm.id)
 
     def _address(self, name: str) -> str:
-        """Return the free internal IP that was released first, as real subnets do. If no released IP is free, or if a
-        VM of the same name released this IP, return a new IP."""
+        """Return the internal IP that was released first, because real subnets also reuse addresses in this order.
+        Return a new IP if no released IP is free, or if a VM of the same name released this IP.
+        """
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

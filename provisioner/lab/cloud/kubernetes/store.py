@@ -1,7 +1,7 @@
 """Versioned objects of one kind: the current objects, recent changes, and snapshots for lists in pages.
 
-A stored document is never changed. An update stores a new document. So snapshots stay correct, and cached bytes of a
-version do, too. The module does no I/O.
+A stored document is never changed, because an update stores a new document. So snapshots and the cached bytes of a
+version stay correct. The module does no I/O.
 """
 
 from __future__ import annotations
