@@ -1,8 +1,7 @@
 """YAML texts that operators write, read strictly and safely. The functions use no clock and do not log.
 
-Strictly means that a repeated key is a mistake. Safely means that any text soon gives a document or a YAMLError. This
-is also true for a text that is nested deeper than Python's stack. It is also true for aliases that stand for a billion
-values.
+Strictly means that a repeated key is a mistake. Safely means that any text gives a document or a YAMLError within a
+short time, even a text that is nested deeper than Python's stack, or aliases that stand for a billion values.
 """
 
 from __future__ import annotations

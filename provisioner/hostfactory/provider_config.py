@@ -73,7 +73,7 @@ class DirectoryError(Exception):
 
 
 class Digests(NamedTuple):
-    """The digests of both files of a provider instance."""
+    """The digests of a provider instance's two files: the provider config and the templates."""
 
     config: str
     templates: str
@@ -184,7 +184,7 @@ class Directories:
 
     @property
     def host(self) -> str:
-        """Return the name of HostFactory's machine, as the name of the log file contains it."""
+        """Return the name of HostFactory's machine. The name of the log file contains this name."""
         return self.environment.get("EGOSC_INSTANCE_HOST") or os.uname().nodename
 
     def config_file(self, path: str) -> ConfigFile:

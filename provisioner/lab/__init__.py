@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C to the end of the block. So the caller can end a process that the block has started.
+    """Defer Ctrl-C to the end of the block. If Ctrl-C interrupted the block, the caller could not end a process that
+    the block has just started.
 
     Call this only in the main thread.
     """

@@ -1,6 +1,6 @@
 """Announced ends: an event may announce the end of a machine before an observation can show the end.
 
-Such an announcement (a notice) is added to the observed machine and is never state. An observation that begins after
+Such an announcement (a notice) is added to the observed machine and is never stored. An observation that begins after
 the announced end shows whether the machine has ended. The notice then no longer matters.
 
 The module uses no I/O, clock or logger.

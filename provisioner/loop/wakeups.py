@@ -1,4 +1,6 @@
-"""Wake-ups: hints that start the loop's next cycle early. A hint is never state."""
+"""Wake-ups: hints that start the loop's next cycle early. A lost hint does no harm, because the cycle never acts upon
+hints.
+"""
 
 from __future__ import annotations
 

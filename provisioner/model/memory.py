@@ -324,7 +324,7 @@ class Moment:
 
     @property
     def ahead(self) -> float:
-        """Return the seconds from loop time to the wall clock."""
+        """Return the seconds by which the wall clock was ahead of loop time."""
         return self.wall - self.time
 
 
@@ -359,7 +359,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The places of the pools' machines, and the endpoints there."""
+    """The place of each pool's machines, and the endpoint that serves it."""
 
     configured: Mapping[str, str] = field(default_factory=dict)
     """Place of each pool's machines, in the form of ``PoolLimits.where``."""

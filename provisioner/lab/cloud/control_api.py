@@ -1,10 +1,10 @@
 """The control API. By this API, a test or an operator changes the embedded cloud without the provisioner.
 
-The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. The response to a
-mistake is 400 with ``{"error": …}``.
+The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake gets 400
+with ``{"error": …}``.
 
-A page of the internet can make a browser send a request to a loopback address. Such a request names another host.
-Therefore, at a loopback address, the response to a request that names another host is 421, without any effect.
+A web page can make a browser send requests to a loopback address, but these name the page's host. At a loopback
+address, a request that names another host therefore gets 421 without any effect.
 """
 
 from __future__ import annotations

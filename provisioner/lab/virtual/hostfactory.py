@@ -181,7 +181,8 @@ class Grid:
         """Make return requests for those machines of a template that have been unwanted for ``idle_minutes`` and that
         may be returned now.
 
-        The oldest machines are unwanted. ``surplus``: the number of unwanted machines.
+        ``surplus``: the number of unwanted machines. This HostFactory keeps the newest machines, so the oldest are
+        unwanted.
         """
         now = self._world.now
         have = [name for name, of in self.hosts.items() if of == template]

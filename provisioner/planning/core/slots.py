@@ -88,8 +88,8 @@ def find_missing_tries(record: RequestRecord) -> list[Tries]:
 def _tries_after(slot: Slot) -> Tries:
     """Return the earlier tries of the slot that will replace the given slot.
 
-    The given slot is one of these tries if its failure counts as a try. The last failure is usually the given slot's
-    failure. But if the given slot only ran out of time, the failure before it explains more and stays.
+    If the given slot's failure counts as a try, the number of tries grows by one. The failure to report is usually the
+    given slot's failure. But if the given slot only ran out of time, the failure before it explains more and stays.
     """
     failure, before = slot.failure, slot.tries.failure
     if failure is None:

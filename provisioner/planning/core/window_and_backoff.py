@@ -60,7 +60,7 @@ def room(window: Window, pending: int, probes: int) -> int:
 def after_create(window: Window, submitted: float) -> Window:
     """Return the window after a create call succeeded.
 
-    The success ends a back-off that a failed call caused. The create must have been sent after this back-off began.
+    If a failed call caused the back-off, and the create was sent after the back-off began, the back-off ends.
     """
     if window.level == 0 or submitted < window.blocked_at or window.failure is None or window.is_boot_failure:
         return window

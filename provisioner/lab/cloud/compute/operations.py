@@ -1,7 +1,7 @@
-"""Operations of the simulated Compute Engine. An operation is an accepted call, which ends later. A repeated call gets
-the operation of the first call.
+"""Operations of the simulated Compute Engine. Each accepted call has an operation, which ends later. If the call is
+repeated with the same request id, the response is the operation of the first call.
 
-An operation of a MIG is DONE once the MIG has accepted the call. The MIG makes or deletes VMs later.
+An operation on a MIG is DONE once the MIG has accepted the call. The MIG makes or deletes VMs later.
 """
 
 from __future__ import annotations
