@@ -243,8 +243,7 @@ def load_config(path: str) -> ConfigFile:
 
 def _usable(key: str, value: object) -> tuple[str, Any]:
     """Convert the value of a key of the provider config. Return a description of the key's valid values, and the
-    converted value; None instead of the converted value if the value is invalid.
-    """
+    converted value; None instead of the converted value if the value is invalid."""
     if key.startswith("LOG_MAX_"):
         return "a number of at least 0", as_number(value)
     if key == "STATE_SHARDS":

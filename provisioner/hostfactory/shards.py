@@ -53,8 +53,7 @@ def serving_shards(pools: Iterable[str], shards: Shards) -> list[int]:
 
 def shard_instance(name: str, shard: int) -> str:
     """Return the name of a shard: the name of its provider instance with the shard's number. The shard's state and
-    machines are identified by this name.
-    """
+    machines are identified by this name."""
     return f"{name}-s{shard}"
 
 

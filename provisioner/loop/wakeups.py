@@ -1,6 +1,5 @@
-"""Wake-ups: hints that start the loop's next cycle early. A lost hint does no harm, because the cycle never acts upon
-hints.
-"""
+"""Wake-ups: hints that start the loop's next cycle early. A lost hint does no harm, because the next cycle also
+starts without a hint."""
 
 from __future__ import annotations
 

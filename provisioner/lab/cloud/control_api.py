@@ -3,8 +3,8 @@
 The API has ``GET state``, ``PUT faults``, ``POST preempt`` and ``POST reset`` under ``/control/``. A mistake gets 400
 with ``{"error": …}``.
 
-A web page can make a browser send requests to a loopback address, but these name the page's host. At a loopback
-address, a request that names another host therefore gets 421 without any effect.
+A web page can make a browser send requests to a loopback address, but such a request names the page's host. Therefore,
+at a loopback address, a request that names another host gets 421 without any effect.
 """
 
 from __future__ import annotations

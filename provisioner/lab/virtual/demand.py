@@ -29,8 +29,7 @@ class DemandGrid(Grid):
 
     def running(self, template: str) -> Sequence[Member]:
         """Return the running machines of a template that have not been returned. The oldest come first, because the n
-        oldest machines have work if n machines are wanted.
-        """
+        oldest machines have work if n machines are wanted."""
         members = [member for place in self._stage.places.values() for member in place.ours() if member.is_running]
         ours = [one for one in members if one.template == template and one.name not in self._given]
         return sorted(ours, key=lambda member: (member.ran or 0.0, member.name))

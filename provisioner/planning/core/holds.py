@@ -62,8 +62,7 @@ def find_hold_failure(holds: Holds, pools: Iterable[str]) -> Failure | None:
 
 def make_loss_finder(holds: Holds) -> Callable[[Slot], Loss | None]:
     """Return a function that finds the loss to report for a slot's machine. The loss is None unless a drain or a cancel
-    applies to the machine.
-    """
+    applies to the machine."""
     drained, cancelled = holds.of_kind(HoldKind.DRAIN), holds.of_kind(HoldKind.CANCEL)
 
     def find_loss(slot: Slot) -> Loss | None:

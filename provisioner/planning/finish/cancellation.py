@@ -39,7 +39,7 @@ def note_reported(draft: Draft, activity: HfActivity) -> None:
     request. Answers to an operator count as known at once.
 
     The answer to a return request also counts if HF makes other calls for ``cancel_after_seconds`` without polling it.
-    HF may lack the id, because HF killed the script too early.
+    HF may lack the id, because HF killed the script.
     """
     for record in [record for record in draft.requests.values() if record.ended and record.reported_at is None]:
         is_read = record.id in activity.read_ids or record.rc_account == OPERATOR_ACCOUNT

@@ -214,8 +214,7 @@ def _text(value: object, base: str) -> str:
 
 def _parsed(kind: FieldType, name: str, text: str) -> Any:
     """Return the number, truth value or time that ``text`` contains. A date without a time means midnight UTC. Raise
-    ValueError if ``text`` does not have the type ``kind``.
-    """
+    ValueError if ``text`` does not have the type ``kind``."""
     if kind is FieldType.NUMBER and re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text, re.ASCII):
         return Decimal(text)
     if kind is FieldType.TRUTH and text.lower() in ("true", "false"):

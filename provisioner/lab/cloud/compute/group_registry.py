@@ -149,8 +149,7 @@ class Groups:
 
     def templates(self, project: str) -> dict[str, MigSpec]:
         """Return the project's instance templates by name. Each template is represented by the spec of a MIG that was
-        made from the template.
-        """
+        made from the template."""
         return {spec.template.rpartition("/")[2]: spec for spec in self.specs if spec.project == project}
 
     def preempt(self, names: Collection[str]) -> list[str]:

@@ -340,8 +340,7 @@ class Vms:
 
     def _address(self, name: str) -> str:
         """Return the internal IP that was released first, because real subnets also reuse addresses in this order.
-        Return a new IP if no released IP is free, or if a VM of the same name released this IP.
-        """
+        Return a new IP if no released IP is free, or if a VM of the same name released this IP."""
         if self._free_addresses and self._free_addresses[0][1] != name:
             return self._free_addresses.popleft()[0]
         self._next_address += 1

@@ -143,8 +143,7 @@ def _operate(holder: Json, operation: Json) -> None:
 
 def _steps(path: str) -> list[str]:
     """Return the steps of a JSON pointer. The steps begin in the holder ``{"": document}``. Therefore the first step is
-    always the empty text, which leads to the document.
-    """
+    always the empty text, which leads to the document."""
     if path and not path.startswith("/"):
         raise ValueError(f"not a JSON pointer: {path!r}")
     return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")]

@@ -99,8 +99,8 @@ class PodStart:
         self._steps.recorder.say(pod, AUTOSCALER, "NotTriggerScaleUp", _NO_SCALE_UP)
 
     def _no_fit(self, pod: Stored, why: str) -> None:
-        """Record that no node has room for the pod, and that the autoscaler has no node group with large enough nodes.
-        """
+        """Record that no node has room for the pod, and that the autoscaler has no node group with large enough
+        nodes."""
         message = (_NO_MESSAGE + _NO_VICTIMS).format(n=self._steps.nodes.count())
         if (pod_status.condition_of(pod.document, "PodScheduled") or {}).get("reason") != "Unschedulable":
             pod = self._steps.pods.put(pod_status.unschedulable(pod.document, self._steps.now(), message))

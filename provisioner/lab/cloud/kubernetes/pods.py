@@ -168,8 +168,7 @@ class Cluster:
 
     def _generate(self, resource: str, namespace: str, base: str) -> str:
         """Return a random name that begins with ``base``. Make at most eight attempts to find a free name. If all of
-        them fail, the returned name is taken.
-        """
+        them fail, the returned name is taken."""
         for _ in range(8):
             suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
             name = generated_base(base) + suffix
@@ -194,8 +193,7 @@ class Cluster:
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
         """Store a client's change of a pod. ``status_only``: True to change only the status, False to change everything
-        except the status.
-        """
+        except the status."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
@@ -242,8 +240,7 @@ class Cluster:
 
     def preempt(self, names: Collection[str], reason: str = "TerminationByKubelet") -> list[str]:
         """Preempt the named pods. Skip a pod that is on no node, is ending or has ended. Return the names of the
-        preempted pods.
-        """
+        preempted pods."""
         wanted = set(names)
         doomed = [pod for pod in self.pods.select("") if pod.name in wanted and _can_be_preempted(pod.document)]
         for pod in doomed:
