@@ -1,4 +1,5 @@
-"""``slurm.json`` beside HostFactory's files: the template of each node that Slurm may ask for by its ResumeProgram.
+"""``slurm.json`` beside HostFactory's files: it names a template for each node that Slurm may request by its
+ResumeProgram.
 
 The file is JSON because the scripts import no YAML.
 """
@@ -39,8 +40,8 @@ class SlurmFile(NamedTuple):
     """The templates of nodes that ``nodes`` does not name, by partition."""
 
     def template(self, node: str, partitions: Iterable[str]) -> str:
-        """Return the template of a node in these partitions; empty if the file names neither the node nor one of the
-        partitions."""
+        """Return the node's own template, or else the template of the first of its partitions that the file names.
+        Return an empty text if the file names neither the node nor one of the partitions."""
         return self.nodes.get(node) or next(filter(None, map(self.partitions.get, partitions)), None) or ""
 
 
@@ -74,7 +75,7 @@ def _numbers(ranges: str, hostlist: str) -> list[str]:
 
 
 def load(directory: str, templates: Collection[str]) -> tuple[SlurmFile | None, list[Problem]]:
-    """Read the file in the configuration directory. Return the valid part of the file, and the file's mistakes.
+    """Read ``slurm.json`` in the configuration directory. Return the valid part of the file, and the file's mistakes.
 
     If there is no file, the valid part is None, because Slurm does not use this provider.
 

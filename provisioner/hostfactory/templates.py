@@ -69,13 +69,13 @@ class Template(NamedTuple):
         return {"templateId": self.id, "maxNumber": self.max_number, "attributes": attributes, **self.fields}
 
     def fits(self, name: str | None, attributes: Mapping[str, str]) -> bool:
-        """Return True if the template has the id ``name`` (None: any id) and has each attribute with this value."""
+        """Return True if the template has the id ``name`` (None: any id) and the given values of ``attributes``."""
         same = all(key in self.attributes and self.attributes[key][1] == value for key, value in attributes.items())
         return same and name in (None, self.id)
 
 
 class Provider(NamedTuple):
-    """The contents of both files of a provider instance."""
+    """The contents of a provider instance's two files: the provider config and the templates."""
 
     name: str
     config_path: str
@@ -97,7 +97,7 @@ def load(
     environment: Mapping[str, str],
     read_config: Callable[[str], ConfigFile] = load_config,
 ) -> Provider:
-    """Read both files of a provider instance.
+    """Read the two files of a provider instance: the provider config and the templates.
 
     HF_PROVIDER_NAME (LSF: PROVIDER_NAME) names the instance. If this variable is not set, ``directory`` must contain
     exactly one instance, and this instance is read.

@@ -61,7 +61,8 @@ def without_collector() -> Iterator[None]:
 
 
 class Hints(Protocol):
-    """A stream of hints about machines. The stream is read only while the loop of this process is the active loop."""
+    """A stream of messages about machines, for example from Pub/Sub. The stream is read only while the loop of this
+    process is the active loop."""
 
     def start(self) -> None:
         """Start to read in the background."""

@@ -53,8 +53,8 @@ class Publisher:
         """True if the answers of the recorded memory could not be published."""
 
     def begin(self, memory: Memory, limits: Limits, activity: HfActivity, now: float) -> None:
-        """Assume that HF knows the answers of ``memory`` and the losses in status.json. Only the first call has an
-        effect."""
+        """Take the answers of ``memory`` and the losses in status.json as known to HF, so that the first ``Reported``
+        has only changes. Only the first call of this method has an effect."""
         if self._status is None:
             try:
                 lost: Mapping[str, Loss] = self._state.status.read_lost()

@@ -155,8 +155,7 @@ class SkeletonBackend:
         return self._is_own(job) or sought.get(job.name) == job.uid
 
     def end(self, job: Job) -> MachineEnd | None:
-        """Return the end of a job that has ended, so that only a record of it is left; None if the job has not
-        ended."""
+        """Return the end of a job; None if the job has not ended. The place keeps only a record of an ended job."""
         failure = Failure(ErrorClass.OTHER, job.words or "the job has ended")
         return MachineEnd(CAUSES.get(job.words, LossCause.EXITED), failure) if job.state == "ended" else None
 

@@ -41,8 +41,8 @@ class _Token:
 def compile_filter(text: str, resource: str, base: str = BASE) -> Predicate:
     """Parse a ``filter`` parameter, and return a predicate for documents.
 
-    ``resource``: the documents' type, which is a message of ``schema.py``. ``base``: start of every URL in responses to
-    the caller. In the documents, URLs begin with ``BASE`` instead.
+    ``resource``: the documents' type, which is a message of ``schema.py``. ``base``: start of every URL that the caller
+    gets. The documents contain ``BASE`` instead, and the predicate compares them as the caller gets them.
     """
     try:
         if is_regex_filter(text):
