@@ -102,8 +102,8 @@ class Allowance:
         return LateResponse(f"{self._call}: no complete response within {self._seconds:g} s")
 
     def take(self, count: int) -> None:
-        """Subtract ``count`` bytes that were read from the allowed bytes. Raise LargeResponse if more bytes were read
-        than allowed."""
+        """Count the bytes that a read has returned. Raise LargeResponse if all reads together returned more bytes than
+        allowed."""
         self._bytes_left -= count
         if self._bytes_left < 0:
             raise self.size_error(f"{self._bytes_allowed >> 10} KiB")

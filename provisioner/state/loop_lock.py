@@ -113,10 +113,10 @@ class LoopLock(locks.LockFile):
         return epoch
 
     def raise_epoch(self, at_least: int = 1, wait_seconds: float = 0.0) -> int:
-        """Sign with a new epoch, and return the epoch. The epoch is higher than the epoch on disk, and at least
-        ``at_least``. It is durable on return. The caller must have the lock.
+        """Sign the lock file with a new epoch, and return the epoch. The epoch is higher than the epoch on disk, and at
+        least ``at_least``. It is durable on return. The caller must have the lock.
 
-        ``wait_seconds``: seconds until the new loop acts, recorded until ``end_wait``.
+        ``wait_seconds``: the new loop acts only after this time. The file shows it until ``end_wait`` is called.
         """
         epoch = max(self._signed_epoch() + 1, at_least)
         self._sign_epoch(epoch, {"waits_until": format_utc(time.time() + wait_seconds)} if wait_seconds else {})

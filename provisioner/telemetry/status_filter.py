@@ -47,8 +47,8 @@ def _entries(whole: StatusModel, pools: Set[str], templates: Set[str], request: 
 
 
 def _named(whole: StatusModel, pools: Set[str], templates: Set[str], requests: Sequence[Document]) -> dict[str, Any]:
-    """Return those fields of the status in which each item belongs to one pool, template or request. Keep only the
-    items of these pools, templates and requests."""
+    """Return the fields of the status whose items each belong to one pool, template or request. Leave out the items
+    of pools, templates and requests that are not among the arguments."""
     ids = {one["id"] for one in requests}
     return {
         "forgotten": [one for one in whole.forgotten if one["id"] in ids],

@@ -95,8 +95,8 @@ class Meter:
         return self.samples[-1]
 
     def most(self, seconds: float, value: Callable[[Sample], float]) -> float:
-        """Return the largest growth of a value within ``seconds``. The growth may be over a time that is longer by the
-        interval of one sample."""
+        """Return the largest growth of a value between two samples. They are at most ``seconds``, plus the interval of
+        one sample, apart."""
         return max(
             value(later) - value(earlier)
             for earlier in self.samples

@@ -202,7 +202,8 @@ def test_a_command_that_runs_until_it_is_ended_ends_with_0(site: Prepared, line:
 
 @pytest.mark.parametrize("tool", ["kubectl", "gcloud"])
 def test_options_of_other_tools_are_known_to_them(tool: str, tmp_path: Path) -> None:
-    """Add an option that no command has to the end of each line. The tool must complain about this option alone."""
+    """At the end of each line, add an option that the tool does not know. The tool must complain about this option
+    alone."""
     if shutil.which(tool) is None:
         pytest.skip(f"needs {tool}")
     calls = [(command, call) for command in commands() for call in command.calls if call[0] == tool]

@@ -177,8 +177,8 @@ class PodCache:
             return any(name not in self._pods and self.identity.owns(pod) for name, pod in there.items())
 
     def _note_absent(self, gone: Iterable[str]) -> None:
-        """Note that pods of these names do not exist. If the watch reported the end of such a pod without a cause, the
-        cause is DELETED, because a pod that has only lost its labels would still exist."""
+        """Note that pods of these names do not exist. An end that the watch reported without a cause then has the
+        cause DELETED. (The watch reports such an end also for a pod that only lost its labels.)"""
         with self._lock:
             for name in gone:
                 if name in self._causes and self._causes[name][0] is None:

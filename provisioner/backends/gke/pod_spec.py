@@ -129,8 +129,8 @@ class PodSpecFile:
 
 
 def read_pod_spec(path: Path, namespace: str) -> PodSpec:
-    """Return the pod that a file describes. Raise OSError for an unreadable file and PodSpecError for a file without a
-    pod. Raise another ValueError for a binary file."""
+    """Return the pod that a file describes. Raise OSError for an unreadable file, UnicodeDecodeError for a file
+    that is not UTF-8, and PodSpecError for a file without a pod."""
     return parse_pod_spec(read_text(path), namespace)
 
 

@@ -85,7 +85,8 @@ def machine(member: Member, instance: Instance, before: Machine | None, began: f
 
 
 def _phase(member: Member, instance: Instance) -> Phase:
-    """Return the phase of a machine. Signs of its end are tested first, so that a late list never revokes an end."""
+    """Return the phase of a machine. If the list of members and the list of instances disagree, an end counts. The
+    other list is then older."""
     statuses = _statuses(member, instance)
     if member.action == "RECREATING":
         return Phase.GONE  # The next instance of this name is another machine.

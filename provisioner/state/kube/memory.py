@@ -193,9 +193,9 @@ class KubeMemory(MemoryReader):
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {ATTEMPTS} times")
 
     def _compare(self, documents: dict[str, Document]) -> tuple[dict[str, int], dict[str, Document | None]]:
-        """Return ``kept`` and ``changes`` of the next log, by key. ``kept``: the generation of each object that has
-        memory's document; the empty key stands for ``P.memory``. ``changes``: the documents that no object has, and
-        None for each removed document."""
+        """Return ``kept`` and ``changes`` of the next log. ``kept``: a record's key → the generation of the object
+        whose document is still valid; the empty key stands for the object ``P.memory``. ``changes``: each document that
+        no object has in its present form, and None for each removed document."""
         places, kept, changes = self._loaded.kept, dict[str, int](), dict[str, Document | None]()
         for key, document in documents.items():
             place = places.get(key)

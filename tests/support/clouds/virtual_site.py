@@ -150,7 +150,7 @@ class VirtualSite:
         return self.world.start_wall + self.world.now
 
     def uptime(self) -> None:
-        """Return None for an unknown uptime, so that the wall clock counts across a restart."""
+        """Return None: this host does not know its uptime. So the loop measures a restart by the wall clock."""
 
     def restart(self) -> None:
         """Start a new loop that has only the files of the former loop."""
