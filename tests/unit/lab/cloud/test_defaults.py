@@ -19,7 +19,7 @@ from provisioner.lab.cloud.world import World
 PAGE = Path(__file__).parents[4] / "docs" / "embedded-cloud.md"
 ROW = re.compile(r"\| `(?P<field>[\w./]+)` \| (?P<theirs>[^|]*) \| (?P<ours>[^|]*) \| (?P<source>[^|]*) \|")
 ROWS = [match.groupdict() for match in ROW.finditer(PAGE.read_text())]
-SAME = "as Google's"
+SAME = "the same"
 
 
 def documents() -> Mapping[str, Mapping[str, Any]]:
