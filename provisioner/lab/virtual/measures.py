@@ -56,8 +56,8 @@ LAWS = {
     ),
 }
 PACE = {
-    "requests": Measure("requests", "requests that ended"),
-    "open": Measure("open", "requests that were open at the end"),
+    "requests": Measure("requests", "requests that ended during the run"),
+    "open": Measure("open", "requests that were open at the end of the run"),
     "cycles": Measure("cycles", "cycles of the loop"),
     "plans": Measure("plans", "plans that were made"),
     "observations": Measure("observations", "observations of pools"),
