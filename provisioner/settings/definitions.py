@@ -185,44 +185,43 @@ class Settings(Section):
     """The whole configuration. Relative paths in the file start at the directory of the file."""
 
     id: Label
-    """The provisioner's id, which is also a label value on pods. Two provisioners that share a namespace need different
-    ids. Default ``HF_PROVIDER_NAME``."""
+    """The provisioner's id. Pods carry the id as a label. Two provisioners that share a namespace need different ids.
+    Default ``HF_PROVIDER_NAME``."""
     name_prefix: Prefix = "hf"
-    """First part of machine names. Two provisioners that share a MIG need different prefixes. Default
-    ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf."""
+    """First part of machine names. Two provisioners that share a managed instance group need different prefixes.
+    Default ``GCP_INSTANCE_PREFIX`` of HF's provider config, else hf."""
     request_deadline_minutes: Duration = 60.0
-    """Minutes after which a request ends and its missing machines fail. Until then HF counts these machines as supply,
-    and requests no others instead. Default 60."""
+    """Minutes after which a request ends and its missing machines fail. Before this deadline HF counts the missing
+    machines as supply, and requests no others instead. Default 60."""
     return_deadline_minutes: Duration = 60.0
     """Minutes after which a return request ends with an error if one of its machines may still exist. Default 60."""
     orphan_grace_minutes: Duration = 10.0
-    """Minutes that an orphan (a machine of this provisioner without a request) is observed before it is deleted, so
-    that an operator can notice a mistake. Default 10."""
+    """Minutes for which the loop observes an orphan (a machine of this provisioner without a request) before it deletes
+    the orphan, so that an operator can notice a mistake. Default 10."""
     orphan_cap_per_hour: CountOrZero = 20
-    """Maximum number of orphans that are deleted per hour. Limits the damage if wrong state files make good machines
-    seem to be orphans. 0 keeps all orphans. Default 20."""
+    """Maximum number of orphans that the loop deletes per hour. This cap limits the damage if wrong state files make
+    good machines seem to be orphans. With 0, the loop deletes no orphans. Default 20."""
     cancel_after_minutes: Duration = 30.0
-    """If HF makes other calls for this many minutes without polling a request, the request is cancelled. After five
-    minutes without any call of HF, the count starts again. Default 30."""
+    """If HF makes other calls for this many minutes without polling a request, the loop cancels the request. After five
+    minutes without any call of HF, the count of minutes starts again. Default 30."""
     retention_hours: DurationOrZero = 24.0
-    """Hours that a request stays in the files after HF has seen its end, because HF may poll for the request again.
-    Default 24."""
+    """Hours for which a request stays in the state files after HF has read that it ended, because HF may poll the
+    request again. Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """If for this many hours HF's lists do not name a machine that was reported to HF, the machine is deleted as an
-    orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Only for grids that
-    call getReturnRequests with all their hosts. Default none: the machine is only shown."""
+    """If HF's lists of hosts have not named a reported machine for this many hours, the loop deletes the machine as an
+    orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Use this setting
+    only if HF calls getReturnRequests with all its hosts. Default none: status only shows the machine."""
     adopt_prefixes: AdoptPrefixes = ()
-    """Name prefixes of another provider's machines that a return may delete. For a migration. Google's connector names
-    instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
+    """Name prefixes of another provider's machines that the loop deletes if HF returns them. Use this for a migration.
+    Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
 
-    Each pod of the connector has a finalizer that only the connector's operator removes. So let the operator run until
-    the last pod is gone; it does not make deleted pods again. Without the operator a pod stays terminating, and its
-    return fails.
+    Let the connector's operator run until its last pod is gone, because only the operator removes the finalizer of a
+    deleted pod. The operator does not make deleted pods again.
     """
     usage_days: UsageDays = 92
-    """Days of machine-hours that are kept for `provisioner usage`. At least 32, because a whole month's cost is
-    computed from these days. Each day adds a line to memory.json per template, pool and account. Default 92, a
-    quarter."""
+    """Days for which machine-hours are kept for `provisioner usage`. At least 32, because the cost of a whole month is
+    computed from these days. Each day adds a line to memory.json per template, pool and account. Default 92, about a
+    quarter of a year."""
     loop: Loop = Loop()
     """The pace of the loop."""
     backoff: Backoff = Backoff()
@@ -232,16 +231,16 @@ class Settings(Section):
     compute: Compute = Compute()
     """Use of the Compute Engine API."""
     ca_bundle: OptionalCarriedFile = None
-    """File with the certificate authorities (PEM) that every client trusts instead of the system's authorities. For a
+    """File with the certificate authorities (PEM) that every client trusts instead of the system's. Use this for a
     proxy that decrypts TLS, or for endpoints with private certificates. Default ``REQUESTS_CA_BUNDLE``, else the
-    system's.
+    system's authorities.
 
     The file must contain every authority in use, including the public ones. A cluster's own authority (``ca_file``,
-    kubeconfig) takes precedence for that cluster. Read at the start.
+    kubeconfig) takes precedence for that cluster. The loop reads the file only at its start.
     """
     listen: Listen = "127.0.0.1:9464"
     """Address of metrics, health and status page. Port 0 uses a free port. If the address is not the loopback, everyone
-    who reaches it can read the pages: see ``server``. Default 127.0.0.1:9464."""
+    who reaches the address can read the pages, unless ``server`` has a token. Default 127.0.0.1:9464."""
     server: Server = Server()
     """Access to metrics, health and status page."""
     events: Events | None = None

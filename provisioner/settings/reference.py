@@ -60,7 +60,7 @@ def _explained(field: FieldInfo) -> tuple[object, ...]:
 
 def _part(title: str, model: type[Section], without: Iterable[str] = ()) -> Iterator[str]:
     yield f"\n## {title}\n\n{_one_line(model.__doc__).partition('. ')[0].rstrip('.')}.\n"
-    yield "| setting | what it has to be | default | meaning |\n|---|---|---|---|"
+    yield "| setting | allowed values | default | meaning |\n|---|---|---|---|"
     for name, field in model.model_fields.items():
         if name not in without:
             cells = (f"`{name}`", words_of(model, name), _default(field), field.description)
