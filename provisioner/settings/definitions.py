@@ -209,8 +209,8 @@ class Settings(Section):
     request again. Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
     """If HF's lists of hosts have not named a reported machine for this many hours, the loop deletes the machine as an
-    orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Use this setting
-    only if HF calls getReturnRequests with all its hosts. Default none: status only shows the machine."""
+    orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Use this only if
+    HF calls getReturnRequests with all its hosts. Default none: status only shows the machine."""
     adopt_prefixes: AdoptPrefixes = ()
     """Name prefixes of another provider's machines that the loop deletes if HF returns them. Use this for a migration.
     Google's connector names instances ``sym-…`` and pods ``g<uuid>-…-pod-<n>``. Default none.
@@ -231,11 +231,10 @@ class Settings(Section):
     compute: Compute = Compute()
     """Use of the Compute Engine API."""
     ca_bundle: OptionalCarriedFile = None
-    """File with the certificate authorities (PEM) that every client trusts instead of the system's. Use this for a
-    proxy that decrypts TLS, or for endpoints with private certificates. Default ``REQUESTS_CA_BUNDLE``, else the
-    system's authorities.
+    """File with the certificate authorities (PEM) that every client trusts instead of the system's. For proxies that
+    decrypt TLS, or endpoints with private certificates. Default ``REQUESTS_CA_BUNDLE``, else the system's.
 
-    The file must contain every authority in use, including the public ones. A cluster's own authority (``ca_file``,
+    The file must contain every authority in use, including public ones. A cluster's own authority (``ca_file``,
     kubeconfig) takes precedence for that cluster. The loop reads the file only at its start.
     """
     listen: Listen = "127.0.0.1:9464"
