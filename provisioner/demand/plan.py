@@ -2,9 +2,9 @@
 
 The decision follows from the last values of all sources, and from our machines, which the scripts' answers name.
 
-A step requests no more machines than are missing now. A step returns machines that are gone, machines that have to
-leave, and surplus machines if fewer have been wanted for some time. Unless a machine is gone, it is returned only if it
-has no work. A step returns only a share of a template's machines; machines that are gone do not count.
+A step requests no more machines than are missing now. It returns machines that are gone, machines that have to leave,
+and surplus machines if fewer have been wanted for some time. A machine that is not gone must have no work. At most a
+share of a template's machines is returned; machines that are gone do not count.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Settings(Section):
     """Hours for which a request stays in the state files after HF has read that it ended, because HF may poll the
     request again. Default 24."""
     delete_unlisted_after_hours: UnlistedHours = None
-    """If HF's lists of hosts have not named a reported machine for this many hours, the loop deletes the machine as an
+    """Hours for which HF's lists of hosts must not have named a reported machine. The loop then deletes it as an
     orphan. The cap and the brake of orphans apply. At least 1, because HF may send a list in parts. Use this only if
     HF calls getReturnRequests with all its hosts. Default none: status only shows the machine."""
     adopt_prefixes: AdoptPrefixes = ()

@@ -167,8 +167,7 @@ class Cluster:
         return {**kept, **self._identity(name), "namespace": namespace}
 
     def _generate(self, resource: str, namespace: str, base: str) -> str:
-        """Return a random name that begins with ``base``. Make at most eight attempts to find a free name. If all of
-        them fail, the returned name is taken."""
+        """Return a random name that begins with ``base``. It is free, unless eight attempts found no free name."""
         for _ in range(8):
             suffix = "".join(self.world.random.choice(_SUFFIX_LETTERS) for _ in range(5))
             name = generated_base(base) + suffix
@@ -192,8 +191,7 @@ class Cluster:
             raise over_quota(name, used, limit)
 
     def update(self, pod: Stored, document: Json, *, status_only: bool, dry_run: bool = False) -> Stored:
-        """Store a client's change of a pod. ``status_only``: True to change only the status, False to change everything
-        except the status."""
+        """Store a client's change of a pod: of the status if ``status_only`` is True, else of all other fields."""
         changed = {**pod.document, "status": document.get("status") or {}} if status_only else _changed(pod, document)
         if dry_run or changed == pod.document:
             return Stored(self.pods.kind, changed, pod.version)
