@@ -165,8 +165,8 @@ def diff_lines(document: Document, *, every: bool = False) -> Iterator[str]:
     yield from (f"  pool {name}: UNSEEN, {text}" for name, text in document["unseen"].items())
     for group in document["groups"]:
         machines = group["machines"]
-        hf = "listed" if group["listed"] else "not listed"
-        yield f"  {len(machines):>5}  {hf}, memory {group['memory']}, cloud {group['cloud']}: {group['meaning']}"
+        view = "; memory: {memory}; cloud: {cloud}. Meaning: {meaning}".format(**group)
+        yield f"  {len(machines):>5}  HostFactory: {'listed' if group['listed'] else 'not listed'}{view}"
         if group["differs"] or every:
             shown = machines if every else machines[:SHOWN]
             yield from (f"         {name}" for name in shown)

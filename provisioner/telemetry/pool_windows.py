@@ -153,13 +153,12 @@ def format_pool_line(pool: Document) -> str:
         start = format_expected_start(queue)
         wait = f"the longest for {format_duration(queue['since_seconds'])}: {format_printable(queue['text'])}"
         facts.append(f"{queue['machines']} queued, {wait}{start and f' ({start})'}")
-    last = pool["last_error"]
     if pool["backing_off"]:
         seconds_left = pool["next_probe_seconds"]
-        probe = f"next probe in {format_duration(seconds_left)}" if seconds_left else "probing"
+        probe = f"next probe in {format_duration(seconds_left)}" if seconds_left else "one machine at a time"
         since = f"since {format_local_time(pool['since'])} ({format_duration(pool['since_seconds'])})"
-        facts.append(f"backing off {since}, {probe}: {format_printable(pool['why'])}")
-    if last:
+        facts.append(f"backing off {since}, {probe}, cause: {format_printable(pool['why'])}")
+    if last := pool["last_error"]:
         ago = f"last error {format_duration(last['at_seconds'])} ago"
         is_shown = pool["backing_off"] and last["text"] == pool["why"]
         facts.append(ago if is_shown else f"{ago}, {last['error']}: {format_printable(last['text'])}")

@@ -241,7 +241,7 @@ def _unknown(visit: Visit, names: Sequence[str]) -> Response:
     """Return the page for a name that does not exist. The page lists the names that exist."""
     kind, name = visit.subject
     there = f" There are: {', '.join(names[:SHOWN])}." if names else ""
-    text = f"The loop knows no {kind} {clip(name)!r}. Ended requests leave its memory after a day.{there}"
+    text = f"The loop knows no {kind} {clip(name)!r}. Ended requests are forgotten after retention_hours.{there}"
     return _sentence(HTTPStatus.NOT_FOUND, f"No such {kind}", text, root="../")
 
 

@@ -287,4 +287,4 @@ def _format_next_try(one: Document, *, loop_acts: bool) -> str:
         return f"next try in {format_duration(seconds_left)}"
     if one["reason"] == PendingReason.STARTING and one["quiet"]:
         return f"given up at {format_local_time(one['next_try'])}"
-    return f"next try in {format_duration(seconds_left)} at the latest"
+    return f"the earliest one fails in {format_duration(seconds_left)} unless it runs"

@@ -142,7 +142,7 @@ def test_a_place_that_denies(hf: Grid, ask: Ask) -> None:
 def test_machines_that_hostfactory_does_not_list_and_one_that_is_deleted_from_outside(hf: Grid, ask: Ask) -> None:
     hf.call("getReturnRequests", {"machines": []})
     machines = hf.complete(2)
-    words = ("not listed, memory succeeded, cloud running: HostFactory does not list the machine",)
+    words = ("not listed; memory: succeeded; cloud: running. Meaning: HostFactory does not list the machine",)
     assert shows(ask, "Machines run but HostFactory does not see them", *words, command="provisioner diff")
     hf.simulator.preempt(machines[0])
     hf.reclaims(machines[0], among=machines)

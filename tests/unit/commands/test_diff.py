@@ -78,11 +78,11 @@ def test_the_text_names_what_differs_first_and_not_every_machine() -> None:
     assert lines == [
         "Machines: HostFactory lists 2, memory has 17, the clouds have 2.",
         "  pool b: UNSEEN, no route to host",
-        "     15  not listed, memory succeeded, cloud absent: the machine vanished; reported to HostFactory if a "
-        "second observation lacks it too",
+        "     15  HostFactory: not listed; memory: succeeded; cloud: absent. Meaning: the machine vanished; reported "
+        "to HostFactory if a second observation lacks it too",
         *(f"         {name(number)}" for number in range(2, 2 + SHOWN)),
         "         and 5 more: --machines names them",
-        "      2  listed, memory succeeded, cloud running: all three agree",
+        "      2  HostFactory: listed; memory: succeeded; cloud: running. Meaning: all three agree",
     ]
     everything = "\n".join(diff_lines(document | {"listed_at": None}, every=True))
     assert everything.count("hf-") == SHOWN + 7

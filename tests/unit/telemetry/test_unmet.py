@@ -133,7 +133,7 @@ WAITS: dict[str, tuple[Memory, Limits, dict[str, Any], str]] = {
         limits(SLOW, pool("b", is_paused=True), pool("c", max_machines=0), pool("d"), pool("e")),
         {},
         rf"1 in a: not running, other since {TIME} \(\d+ s\): ImagePullBackOff; "
-        r"spills over to e in 6\d min; next try in 8 min at the latest; c is at its cap of 0; "
+        r"spills over to e in 6\d min; the earliest one fails in 8 min unless it runs; c is at its cap of 0; "
         r"b is paused; none is made in d \(backoff\)",
     ),
     "a throttled pool": (
@@ -289,7 +289,7 @@ def test_a_pool_that_is_full_is_named_with_its_cap() -> None:
 
 TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600)
 BACKS_OFF = (
-    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min: ZONE_RESOURCE_POOL_EXHAUSTED, "
+    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min, cause: ZONE_RESOURCE_POOL_EXHAUSTED, "
     "last error 4 min ago"
 )
 FAILED_LAST = "window 6, 1 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
