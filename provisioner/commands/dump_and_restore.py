@@ -1,6 +1,6 @@
 """The commands ``provisioner dump`` and ``provisioner restore``: save a state in a file, and restore this state.
 
-With ``--yes``, a restore replaces an existing state, and moves the existing files aside.
+With ``--yes``, a restore replaces an existing state, and keeps copies of the existing files.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _check(file: Path, state: StateDir) -> None:
 def add_restore_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     command.add_argument("file", type=Path, metavar="FILE", help="file that `provisioner dump` wrote; - for stdin")
-    command.add_argument("--yes", action="store_true", help="move the files of the state directory aside")
+    command.add_argument("--yes", action="store_true", help="replace the files of the state directory, and keep copies")
     add_shared(command, "config", "state-dir")
 
 

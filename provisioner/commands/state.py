@@ -43,6 +43,6 @@ def run(options: argparse.Namespace) -> int:
         f"Copied requests {copied.requests}, returns {copied.returns}, final answers to HostFactory {copied.answers}.\n"
         "Next steps:\n"
         f'  1. Set "STATE": "{key}" in {directories.name}prov_config.json, for scripts and loop.\n'
-        "  2. Start the loop, then HostFactory. A loop on the old state would make machines twice: never start one."
+        "  2. Start the loop, then HostFactory. Never start a loop on the old state: it would make machines twice."
     )
     return FINE

@@ -174,7 +174,7 @@ def _numbers(sums: Document) -> tuple[str, str]:
 def _remarks(document: Document) -> Iterator[str]:
     since, now, currency = document["counted_since"], document["now"], document["currency"]
     if since is None:
-        yield "Since this version began to count ended machines, no machine has ended."
+        yield "An older version made memory.json; machines that ended under this older version are not counted."
     elif since[:10] >= document["since"]:
         yield f"Counted since {since[:10]}, when memory was made; earlier usage is unknown."
     if document["unpriced_hours"] and document["total"]["cost"] is not None:

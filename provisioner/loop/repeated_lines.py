@@ -17,7 +17,7 @@ COUNTED_SECONDS = 600.0
 
 IN_FULL = 3
 """Number of lines of a series that are written in full. Within ``COUNTED_SECONDS``, further lines are only counted. So
-all lines of a rare event are kept. An event that occurs a thousand times an hour takes a few hundred kilobytes a week;
+all lines of a rare event are kept. An event that occurs a thousand times an hour takes about a megabyte a week;
 the whole journal may take 60 MB."""
 
 NAMED = 20

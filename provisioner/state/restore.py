@@ -153,8 +153,8 @@ def _set_aside(state: StateDir, *, replaces: bool) -> str:
     if not replaces and (present or state.terminal_answers.ids() or state.intent.existed()):
         present_message = ", ".join(present) or "answers that HF was given, or locks of files that are lost"
         raise StateExists(
-            f"{state.path}: is not empty ({present_message}); no file was changed. With --yes the files are moved "
-            "aside, and the answers that HF was given stay."
+            f"{state.path}: is not empty ({present_message}); no file was changed. With --yes the files are replaced, "
+            "copies of them stay in before-restore-TIME, and the answers that HF was given stay."
         )
     if not present:
         return ""
