@@ -104,65 +104,66 @@ class Pool(Section):
     name: Label
     """Key under ``pools``; label of pods and metrics, and the pool's name in templates."""
     max_machines: Cap = None
-    """Maximum number of machines of one template in this pool, in any phase. Keeps room for the other templates.
-    Default no cap."""
+    """Maximum number of machines of one template in this pool, whatever their phase. The limit keeps room for other
+    templates. Default no cap."""
     max_machines_total: TotalCap = None
-    """Maximum number of machines of all templates together in this pool, in any phase, also of machines without a
-    request. Limits the cost and the IP addresses in use, which ``max_machines`` cannot do, because it counts each
-    template separately. The template whose request has waited longest is served first. Default no cap."""
+    """Maximum number of machines of all templates together in this pool, whatever their phase. Machines without a
+    request count, too. The limit bounds the cost and the IP addresses in use; ``max_machines`` does not, because it
+    counts each template separately. Free capacity goes first to the template whose request has waited longest. Default
+    no cap."""
     max_pending: Count = 1000
-    """Maximum number of created machines of one template that do not run yet. The window never exceeds this number.
+    """Upper limit of the window: the maximum number of machines of one template that are created but do not run yet.
     Default 1000."""
     initial_window: Count = 100
-    """First window of a pool: the number of machines of one template that may be pending at once. Each machine that
-    runs widens the window by two; it is halved if most new machines fail. Default 100."""
+    """First window of a pool. The window is the number of machines of one template that may be created but not running
+    yet. Each machine that runs adds two to the window. If most new machines fail, the window is halved. Default 100."""
     boot_deadline_seconds: Duration = 600.0
-    """Seconds from a machine's create (or from its release, if a queue of the place held it) until the machine must
-    run. A new GKE node may take five minutes to join. Default 600."""
+    """Seconds from a machine's create until it must run. If a queue of the place held the machine, the time begins with
+    its release. A new GKE node may take five minutes to join. Default 600."""
     early_loss_seconds: EarlySeconds = 300.0
     """Minimum seconds that a machine must run. A machine that ends earlier by itself counts as a failed boot, which
     slows creates. Otherwise such machines would be replaced without end, because HF requests a new machine for each
     machine that it loses. Default 300.
 
-    Preempted, evicted, expired, deleted and returned machines do not count, nor machines whose node is gone. Set a
-    lower value if machines are meant to end sooner; 0 sets no minimum. At most 3600: of a stop of the loop only an hour
-    counts, so with a higher limit an old machine could seem to have ended early.
+    The rule ignores machines that were preempted, evicted, deleted or returned, that expired, or whose node is gone.
+    Set a lower value if machines are meant to end sooner; 0 sets no minimum. At most 3600: only one hour of a stop of
+    the loop counts as running time, so a higher limit could take an old machine for an early end.
     """
     announce_seconds: DurationOrZero = 3600.0
-    """For machines with a known end (maximum run duration of instances, ``activeDeadlineSeconds`` of pods).
-    getReturnRequests names such a machine this many seconds before its end, with the seconds left. At most a tenth of
-    the template's machines (but at least one) is named at a time; in its last ten minutes each machine is named.
-    Default 3600."""
+    """Seconds before a machine's known end at which getReturnRequests names the machine, with the seconds left. The end
+    is known from an instance's maximum run duration, or from a pod's ``activeDeadlineSeconds``. At most a tenth of the
+    template's machines (but at least one) is named at a time. In its last ten minutes each machine is named. Default
+    3600."""
     least_life_seconds: DurationOrZero = 0.0
-    """Minimum seconds until the known end of a machine that does not run yet. If less is left, the machine counts as a
-    failed boot, and another is created. Must be less than the lifetime that the place gives each machine, else every
-    machine fails. Default 0, no minimum."""
+    """Minimum seconds that a machine that does not run yet must have until its known end. If less is left, the machine
+    counts as a failed boot, and another is created. The value must be less than the lifetime that the place gives each
+    machine; otherwise every machine fails. Default 0, no minimum."""
     down_seconds: DurationOrZero = 900.0
-    """Seconds that a machine reported to HF may be not ready (its container crashes, or its readiness probe fails)
-    before it is deleted as lost. If more than one machine, and more than a fifth of the pool's, are not ready at once,
-    all are kept, because the cause probably lies elsewhere. 0 never deletes such machines. Default 900."""
+    """Seconds that a machine reported to HF may be not ready (its container crashes, or its readiness probe fails).
+    Then the loop deletes the machine as lost. If several machines, and more than a fifth of the pool's, are not ready
+    at once, the loop keeps all, because the cause probably lies elsewhere. 0 keeps such machines. Default 900."""
     spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
-    """Seconds that a machine may wait in this pool before the template's next pool makes the machine instead. Default
-    180. A machine for which the place has no room moves at once. A machine in a queue of the place (for example of
-    Kueue) moves only if you set this; else it stays until its request ends."""
+    """Seconds that a machine may wait in this pool. Then the template's next pool makes the machine instead. Default
+    180. If the place has no room for a machine, the next pool is used at once. A machine in a queue of the place (for
+    example of Kueue) moves only if you set this; otherwise it stays until its request ends."""
     lag_seconds: DurationOrZero = 0.0
-    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
-    apart. Set a higher value if the place's lists show new machines late. Default 0."""
+    """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
+    seconds apart. Set a higher value if the place lists new machines late. Default 0."""
     mass_loss_seconds: MassLossSeconds = 60.0
     """Stricter rule than ``lag_seconds`` if more than a fifth of the pool's machines (and more than 5) vanish at once.
-    Two lists without these machines then prove the loss if they begin at least this many seconds apart. With 0,
+    They count as gone after two observations that lack them and begin at least this many seconds apart. With 0,
     ``lag_seconds`` applies. Default 60, at most 90.
 
-    Before the proof no machine of the pool is created or deleted, and no loss is reported to HF, because HF gives up
-    each lost machine, and one list may be wrong. A loss that an event explains is reported at once.
+    Until the second observation the loop creates and deletes no machine of the pool, and reports no loss to HF. One
+    list may be wrong, and HF gives up each lost machine. A loss that an event explains is reported at once.
     """
     observe_seconds: Duration = 1.0
     """Seconds between two observations. Kinds whose observations use up a quota have a higher default. Default 1."""
     paused: Switch = False
-    """True: no new machines are created in this pool; existing machines are kept and can be returned. Default false."""
+    """True: the loop creates no machine in this pool. Existing machines stay, and can be returned. Default false."""
     require_dns: Switch = False
-    """True: a machine counts as running only once its name resolves. For grids that find their hosts by DNS. Default
-    false."""
+    """True: a machine counts as running only after DNS resolves its name. For grids whose hosts find each other by DNS.
+    Default false."""
 
     price_per_hour: Price = None
     """Cost of a machine of this pool per hour, in the currency of ``budget``. Used only for estimates and for the

@@ -59,30 +59,30 @@ class Loop(Section):
     """The pace of the loop."""
 
     interval_seconds: Interval = 5.0
-    """Seconds between two cycles if no event wakes the loop, and so the longest delay if an event is lost. At most 15,
-    because a loop whose last cycle ended a minute ago counts as dead. Default 5."""
+    """Seconds between two cycles if no event starts one earlier. If an event is lost, the loop sees the change after
+    this time. At most 15, because a loop whose last cycle ended a minute ago counts as dead. Default 5."""
     floor_seconds: DurationOrZero = 0.5
-    """Minimum seconds between two cycles of a busy loop, so that one plan covers several changes. Default 0.5."""
+    """Minimum seconds between two cycles, so that one cycle handles several changes. Default 0.5."""
     act_seconds: Duration = 2.0
-    """Seconds after which a cycle starts no new call to a cloud. The next cycle plans the remaining actions again, from
-    newer observations. Default 2."""
+    """Seconds of a cycle after which the loop starts no further call to a cloud. The next cycle plans the remaining
+    actions again. Default 2."""
     intent_poll_seconds: Duration = 0.1
-    """Seconds between two checks whether intent.json has changed. Polling also works on NFS, which sends no change
-    notifications. Default 0.1."""
+    """Seconds between two checks whether the scripts have changed intent.json. The loop polls because NFS sends no
+    notification of a change. Default 0.1."""
 
 
 class Backoff(Section):
     """Delays before a pool that refuses machines is tried again."""
 
     first_seconds: Duration = 5.0
-    """Seconds from a refusal to the first probe (a create of one machine). Each further refusal doubles this time, with
-    jitter. Default 5."""
+    """Seconds from a refused create until the loop creates one machine, the probe. Each further refusal doubles this
+    time, with jitter. Default 5."""
     last_seconds: Duration = 1800.0
     """Maximum seconds between two probes. With the default, a pool whose machines fail gets about fifty probes a day.
     Default 1800."""
     no_room_seconds: Duration = 180.0
-    """Maximum seconds between two probes of a pool that has no room (stock-out, quota). Less than ``last_seconds``,
-    because such a probe costs only one call, and free capacity should be found within minutes. Default 180."""
+    """Maximum seconds between two probes of a pool that has no room (stock-out, quota). Lower than ``last_seconds``,
+    because such a probe costs only one call, and the loop should find free capacity within minutes. Default 180."""
 
 
 class Events(Section):
@@ -102,14 +102,14 @@ class Budget(Section):
     budget."""
 
     per_hour: Amount = None
-    """Maximum cost per hour of all machines that exist or are being created, however many machines HF requests. Default
+    """Maximum cost per hour of all machines that exist or are being created. The loop defers further creates. Default
     no limit."""
     per_month: Amount = None
-    """Cost in a calendar month (UTC) from which the loop creates no more machines until the next month. Running
-    machines continue, so the month may cost more. If memory.json is lost, earlier costs of the month are not counted.
-    Default no limit."""
+    """Maximum cost in a calendar month (UTC). Then the loop creates no machine with a price until the next month.
+    Running machines continue, so the month may cost more. If memory.json is lost, earlier costs of the month are not
+    counted. Default no limit."""
     currency: Text = "USD"
-    """Currency of prices and budgets, for display. Amounts are not converted. Default USD."""
+    """Currency of prices and budgets. It is only shown; the loop converts no amounts. Default USD."""
 
 
 class Server(Section):
@@ -117,14 +117,13 @@ class Server(Section):
     requests; they contain no secret and no pod spec."""
 
     token_file: OptionalSecretFile = None
-    """File with the token that a reader has to send, on one line. The token is sent as ``Authorization: Bearer TOKEN``.
-    The file is read again when it changes. Without a token, ``/healthz`` and ``/readyz`` still answer with a status
-    code, because a platform's probes have no token. Default none, so everyone who reaches ``listen`` can read the
-    pages."""
+    """File that contains a token, on one line. A client has to send the token as ``Authorization: Bearer TOKEN`` to
+    read the pages. The loop reads the file again when it changes. Without the token, ``/healthz`` and ``/readyz`` still
+    respond with a status code, because a platform's probes have no token. Default none: everyone who reaches ``listen``
+    can read the pages."""
     tls_cert: OptionalFile = None
     """File with the server's certificate and its chain (PEM). Needs ``tls_key``. A renewed certificate is used without
-    a restart. Without TLS, the token can be read on the network between reader and server. Default none, so the server
-    does not use TLS."""
+    a restart. Default none: the server does not use TLS, so the token can be read on the network."""
     tls_key: OptionalSecretFile = None
     """File with the private key of ``tls_cert`` (PEM), without a passphrase. Default none."""
 
@@ -133,11 +132,11 @@ class TemplateSettings(Section):
     """Settings of the requests for machines of one template."""
 
     straggler_seconds: DurationOrZero = 180.0
-    """If most machines of a request run (``straggler_share``), and for this many seconds no machine of the request
-    starts to run, is created or fails, the other machines fail and the request ends. With 0, they may boot until the
-    request's deadline. Default 180.
+    """Seconds without progress after which a request ends early, once most of its machines run (``straggler_share``).
+    Its other machines then fail. Progress means that a machine starts to run, is created or fails. With 0, all machines
+    may boot until the request's deadline. Default 180.
 
-    HF uses no machine of a request before the request ends, so one machine that never boots holds back all running
+    HF uses no machine of a request before the request ends, so one machine that never boots would hold back all running
     machines. A machine that boots after the end of its request is deleted.
     """
     straggler_share: Share = 0.9
@@ -146,24 +145,24 @@ class TemplateSettings(Section):
     Default 0.9."""
 
     tries: CountOrZero = 3
-    """Number of failed tries after which a wanted machine fails, with the reason of the last try. With 0, the tries end
-    only with the time of the request (its deadline, or ``straggler_seconds``). Default 3.
+    """Maximum number of failed tries for a wanted machine. Then the machine fails, with the reason of the last try.
+    With 0, the loop tries until the request ends (by its deadline, or by ``straggler_seconds``). Default 3.
 
     A try fails if the create is refused for good, the machine does not boot, or it dies before its request ends. A
-    stock-out, a quota, a call that is throttled or not answered, and a change to another pool do not count.
+    stock-out, a quota, a call that is throttled or gets no response, and a change to another pool do not count.
     """
     max_lifetime_seconds: Amount = None
-    """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace. In this way a
-    new image rolls out over the grid. A machine is deleted only when HF returns it. Default none, so machines never
-    age.
+    """Seconds that a machine runs until getReturnRequests names it as ``aged``, with an hour of grace. HF then returns
+    the machine, and a new machine uses the present image. The loop deletes a machine only when HF returns it. Default
+    none: machines never age.
 
     At most a tenth of the template's machines (but at least one) is named at a time. While no pool of the template can
-    replace a machine (all are paused, unreachable or back off), one machine is named, or none if a request waits for
-    machines. A machine stays named if you remove this setting.
+    replace a machine (each is paused, unreachable or backing off), one machine is named, or none if a request waits for
+    machines. If you remove this setting, machines that were named stay named.
     """
     price_per_hour: Price = None
-    """Cost of a machine of this template per hour, in any pool. For templates that share a pool and differ in size.
-    Default the pool's ``price_per_hour``."""
+    """Cost of a machine of this template per hour, in any pool. For templates that share a pool and whose machines
+    differ in size. Default the pool's ``price_per_hour``."""
 
     def limits(self, id_: str, pools: tuple[str, ...], max_machines: int | None) -> TemplateLimits:
         """Return the limits of the template for the plan; id, pools and cap come from HF's templates file."""
@@ -234,8 +233,8 @@ class Settings(Section):
     """File with the certificate authorities (PEM) that every client trusts instead of the system's. For proxies that
     decrypt TLS, or endpoints with private certificates. Default ``REQUESTS_CA_BUNDLE``, else the system's.
 
-    The file must contain every authority in use, including public ones. A cluster's own authority (``ca_file``,
-    kubeconfig) takes precedence for that cluster. The loop reads the file only at its start.
+    The file must contain every authority in use, including the public ones. A cluster's own authority (``ca_file``,
+    kubeconfig) takes precedence for that cluster. The path is read at the start; the file may be replaced at any time.
     """
     listen: Listen = "127.0.0.1:9464"
     """Address of metrics, health and status page. Port 0 uses a free port. If the address is not the loopback, everyone

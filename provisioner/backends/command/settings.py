@@ -64,12 +64,12 @@ class CreateCommand(Section):
     """The command that makes a machine."""
 
     argv: Argv
-    """Program and arguments. No shell runs them. No default."""
+    """Program and its arguments, started without a shell. No default."""
     id: Pattern
-    """Regular expression with the group ``id``, which finds the id of the new job in the output. After a success
-    without an id, the loop reads the list before it runs the program again. No default."""
+    """Regular expression with the group ``id``, which finds the new job's id in the output. If the program succeeds
+    without printing an id, the loop reads the list before it runs the program again. No default."""
     at_once: Calls = 4
-    """Maximum number of processes at a time. Default 4."""
+    """Maximum number of these programs that run at once. Default 4."""
 
 
 class ListCommand(Section):
@@ -82,27 +82,28 @@ class ListCommand(Section):
     """Format of the output. ``json``; ``xml``; ``csv``: with a header line; ``separated``: columns between
     ``separator``, without a header; ``lines``: each line is matched by ``match``. No default."""
     items: OptionalText = None
-    """Position of the records in the output. For json, the key of the records' list, or a pointer such as
-    ``/data/jobs``; for xml, a path such as ``.//job_list``. Default for json: the document itself is the list."""
+    """Position of the records in the output. For json: the key of the list of records, or a pointer such as
+    ``/data/jobs``. For xml: a path such as ``.//job_list``. Default for json: the whole document is the list."""
     fields: Mapping[str, str] = Field(default_factory=dict)
-    """Fields of a record: ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``, ``created``,
-    ``started`` and ``mark`` are optional. The value is the field's name in the output; for ``separated`` its column,
-    counted from 1; for ``lines`` a group of ``match``. Default none."""
+    """Fields of a record. ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``, ``created``,
+    ``started`` and ``mark`` are optional. Each value says where the output has the field: the field's name; for
+    ``separated`` the column, counted from 1; for ``lines`` a group of ``match``. Default none."""
     separator: Separator = "|"
     """Character between the columns of the formats ``csv`` (usually ``,``) and ``separated``; default ``|``."""
     skip: Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")] = 0
     """Lines to skip before the first record, for the formats ``separated`` and ``lines``; default 0."""
     match: OptionalPattern = None
-    """Regular expression with named groups, for the format ``lines``. A line that does not match fails the observation.
+    """Regular expression with named groups, for the format ``lines``. If a line does not match, the observation fails.
     Default none."""
     time_format: OptionalText = None
-    """Format of ``created`` and ``started`` for strptime, or ``epoch``. Without a format, ``created`` is not read as a
-    time, but still identifies a machine. So it must stay the same for the whole life of a job. Default none."""
+    """Format of ``created`` and ``started`` for strptime, or ``epoch``. Without a format, the loop does not read
+    ``created`` as a time, but uses its text to identify a machine. The text must then stay the same for the whole life
+    of a job. Default none."""
     host: OptionalText = None
-    """Name or address of the host of all machines, if the list does not show the host. Default none."""
+    """Name or address of the host of all machines. Set this if the list does not show the host. Default none."""
     empty: Ending | None = None
-    """Exit code and output that mean that there are no jobs. Set this for a command that prints no list in this case.
-    Default none: an empty output fails the observation."""
+    """Exit code and output that mean that there are no jobs. Set this if the command prints no list when there are no
+    jobs. Default none: an empty output fails the observation."""
 
 
 class DeleteCommand(Section):
@@ -110,12 +111,12 @@ class DeleteCommand(Section):
 
     argv: OptionalArgv = None
     """Program and arguments. The arguments must contain ``{id}``, because some schedulers end other jobs if no id is
-    given. Default none; ``pending`` and ``running`` are then needed."""
+    given. Default none: then set both ``pending`` and ``running``."""
     pending: OptionalArgv = None
-    """Program and arguments for a machine that waits in a queue, if the place needs another command for it. Default
+    """Program and arguments that delete a machine in a queue, if the place needs another command for this. Default
     ``argv``."""
     running: OptionalArgv = None
-    """Program and arguments for any other machine; default ``argv``."""
+    """Program and arguments that delete any other machine. Default ``argv``."""
     gone: Ending | None = None
     """Exit code and output that mean that the machine is already gone. Default none."""
 
@@ -124,20 +125,20 @@ class States(Section):
     """The place's words for the states of its jobs. An unknown word fails the observation."""
 
     pending: Words = ()
-    """The job waits in a queue; default none."""
+    """Words for a job that waits in a queue. Default none."""
     starting: Words = ()
-    """The job has its node and begins. ``boot_deadline_seconds`` counts from this state. Default none."""
+    """Words for a job that has its node and begins. ``boot_deadline_seconds`` counts from this state. Default none."""
     running: Words
-    """The job runs. No default."""
+    """Words for a job that runs. No default."""
     suspended: Words = ()
-    """The job has begun, and the place has stopped it for the time being. The machine counts as running, with a
-    problem. Default none."""
+    """Words for a job that the place has stopped for the time being. The machine counts as running, with a problem.
+    Default none."""
     stopping: Words = ()
-    """The job is being ended; default none."""
+    """Words for a job that is being ended. Default none."""
     gone: Words = ()
-    """The job has ended, and the place still lists it; default none."""
+    """Words for an ended job that the place still lists. Default none."""
     unknown: Words = ()
-    """The place does not know the present state of the job. The machine keeps its last state. Default none."""
+    """Words for a job whose present state the place does not know. The machine keeps its last state. Default none."""
 
 
 class ErrorPattern(Section):
@@ -161,42 +162,42 @@ class CommandPool(Pool):
     delete: DeleteCommand
     """Command that ends a machine. No default."""
     states: States
-    """The place's words for states. No default."""
+    """The place's words for the states of a job. No default."""
     errors: Errors = ()
-    """Error classes for failed programs, by their output; the first match counts. A failure that matches no entry has
-    the class ``other``. A match in the error output of the list command counts even if the exit code is 0. Default
-    none."""
+    """Patterns for the output of failed programs, each with an error class. The first match gives the class. A failure
+    without a match has the class ``other``. If a pattern matches the error output of the list command, the list fails
+    even with exit code 0. Default none."""
     reasons: Errors = ()
-    """Error classes for jobs that wait, by the reason in the list. With ``quota`` or ``stockout`` the machine moves to
-    the next pool at once. A wait for any other reason is no error. Default none."""
+    """Patterns for the reasons in the list why jobs wait, each with an error class. With ``quota`` or ``stockout`` the
+    machine moves to the next pool at once. A wait for any other reason is no error. Default none."""
     user: OptionalText = None
-    """User of the jobs, the value of ``{user}`` in arguments. Default none."""
+    """User of the jobs. Arguments contain this value as ``{user}``. Default none."""
     variables: Variables = Field(default_factory=dict)
-    """Further placeholders for arguments, with their values. Default none."""
+    """Further placeholders that arguments may contain, with their values. Default none."""
     template_variables: Mapping[str, Variables] = Field(default_factory=dict)
-    """Other values of ``variables`` for single templates, by templateId. Every variable needs a value in ``variables``,
-    too. Default none."""
+    """Values for single templates, by templateId, that replace values of ``variables``. Each variable needs a value in
+    ``variables``, too. Default none."""
     environment: Mapping[str, str] = Field(default_factory=dict)
-    """Environment variables of the programs, besides HOME, LANG=C.UTF-8 and PATH. The programs get no others. Default
+    """Environment variables of the programs. Besides these, the programs get only HOME, PATH and LANG=C.UTF-8. Default
     none."""
     credentials: OptionalSecretFile = None
-    """File whose content each program gets in the environment variable ``credentials_variable``. The file is read
-    before each start of a program. Default none."""
+    """File with a secret. Each program gets its content in the environment variable that ``credentials_variable``
+    names. The file is read before each start of a program. Default none."""
     credentials_variable: Text = "PLACE_TOKEN"
     """Environment variable with the content of ``credentials``. Default PLACE_TOKEN."""
     time_out_seconds: TimeOut = 30.0
-    """Seconds that a program may run. Then its processes get SIGTERM, and SIGKILL 5 seconds later. At most 30, because
+    """Seconds that a program may run. Then its processes get SIGTERM, and 5 seconds later SIGKILL. At most 30, because
     a new loop waits only about 45 seconds for the old loop's programs. Default 30."""
     calls_per_minute: Calls = 120
-    """Maximum number of programs that are started in any minute. Default 120."""
+    """Maximum number of programs that the loop starts in any minute. Default 120."""
     exclusive: Switch = True
     """True: no two machines share a host and its name. Set false if the place does not guarantee this. Default true."""
     cleanup: Switch = False
-    """True: the place keeps records of ended jobs, which the loop has to remove with the delete command. Default
-    false."""
+    """True: the place lists ended jobs until the delete command removes them, so the loop runs this command for ended
+    jobs, too. Default false."""
     lag_seconds: DurationOrZero = 30.0
-    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
-    apart. Default 30, because many schedulers list a new job late."""
+    """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
+    seconds apart. Default 30, because many schedulers list a new job late."""
     observe_seconds: Duration = 10.0
     """Seconds between two observations. Each observation runs a program. Default 10."""
 

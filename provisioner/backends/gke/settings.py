@@ -34,7 +34,7 @@ class GkePool(Pool):
     namespace: Namespace = "gcp-symphony"
     """Namespace of the pods. Default ``GKE_CRD_NAMESPACE`` of HF's provider config, else gcp-symphony."""
     pod_spec: CarriedFile
-    """File in the configuration's directory: a pod's spec, or a full Pod manifest. No default."""
+    """File in the configuration's directory with a pod's spec, or a full Pod manifest. No default."""
     kubeconfig: OptionalSecretFile = None
     """File that names cluster and credentials. Default ``GKE_KUBECONFIG`` of HF's provider config, else ``KUBECONFIG``
     of the environment, else the service account of the provisioner's own pod."""
@@ -45,20 +45,20 @@ class GkePool(Pool):
     address with http:// (the embedded cloud) gets no credentials. ``PROVISIONER_EMBEDDED_CLOUD`` in the environment
     replaces the cluster and the login of every pool. Default none."""
     ca_file: OptionalCarriedFile = None
-    """Certificate authority (PEM) of ``endpoint``. Default ``ca_bundle``, else the system's authorities, which include
-    the authority of a GKE cluster's DNS endpoint."""
+    """Certificate authority (PEM) of ``endpoint``. Default ``ca_bundle``, else the system's authorities. The DNS
+    endpoint of a GKE cluster needs no file."""
     credentials: OptionalSecretFile = None
-    """Key file of a service account, or configuration of a workload identity federation, for ``endpoint``. Default
-    ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
+    """File for the login at ``endpoint``: key of a service account, or configuration of a workload identity federation.
+    Default ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     force_delete_after_seconds: OptionalDuration = None
-    """A pod that the loop has deleted is deleted by force if it is still terminating this many seconds after its grace
-    period. The pod's containers may still run on a node that is cut off: set this only if that is acceptable. Default
-    never."""
+    """Seconds after the grace period of a deleted pod. If the pod is still terminating then, the loop deletes it by
+    force. On a node that is cut off, the pod's containers may still run afterwards: set this only if that is
+    acceptable. Default never."""
 
     loss_events: Switch = True
-    """True: write an Event on each pod that ended by itself or never ran, with cause, request and template. If many are
-    lost at once, ten get an Event, and one more Event for each pool counts the others. Without the right to create
-    events, the log says so once, and no further Event is written. Default true."""
+    """True: the loop writes a Kubernetes Event on each pod that ended by itself or never ran. The Event names cause,
+    request and template. If many pods are lost at once, ten get an Event, and one Event per pool counts the others. If
+    the loop may not create Events, it logs this once and writes none. Default true."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials", "loss_events")
 

@@ -43,11 +43,11 @@ class MigPool(Pool):
     """Key file of a service account, or configuration of a workload identity federation. Default
     ``GCP_CREDENTIALS_FILE`` of HF's provider config, else application-default credentials."""
     lag_seconds: DurationOrZero = 30.0
-    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
-    apart. Default 30, because lists may miss a new instance."""
+    """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
+    seconds apart. Default 30, because lists may miss a new instance."""
     observe_seconds: Annotated[float, Field(gt=0, le=30), Expects("a number > 0, at most 30")] = 10.0
-    """Seconds between two observations. A list costs a call per 500 instances; pools of one project share the lists of
-    their zones. At most 30, so that the loop sees each change within that time. Default 10."""
+    """Seconds between two observations. An observation costs a call per 500 instances; pools of one project share the
+    lists of their zones. At most 30, so that the loop sees each change within that time. Default 10."""
 
     read_at_start: ClassVar[tuple[str, ...]] = (*Pool.read_at_start, "credentials")
 

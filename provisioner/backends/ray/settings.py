@@ -54,8 +54,8 @@ class RayPool(Pool):
     """True: no two machines share a host and its name. Ray guarantees this only if ``resources`` or ``num_cpus`` fill a
     node. Default true."""
     lag_seconds: DurationOrZero = 5.0
-    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
-    apart. Default 5."""
+    """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
+    seconds apart. Default 5."""
     observe_seconds: Duration = 5.0
     """Seconds between two observations; default 5."""
 

@@ -44,7 +44,8 @@ class SlurmPool(Pool):
     """File with the user's JSON web token. The file is read before each call, so you can renew the token at any time.
     No default."""
     api_version: ApiVersion = "auto"
-    """Version of slurmrestd's API (v0.0.37 to v0.0.45). Default auto, the newest version that both sides know."""
+    """Version of slurmrestd's API (v0.0.37 to v0.0.45). Default auto: the newest version that both the loop and
+    slurmrestd know."""
     partition: Word
     """Partition of the jobs. No default."""
     script_file: CarriedFile
@@ -59,7 +60,7 @@ class SlurmPool(Pool):
     constraints: OptionalText = None
     """Features that a node must have, as in ``sbatch --constraint``; default none."""
     tres_per_node: OptionalText = None
-    """Further resources, for example ``gres/gpu:1``; default none."""
+    """Further resources of a job's node, for example ``gres/gpu:1``. Default none."""
     cpus: OptionalNumber = None
     """CPUs of each job. Default Slurm's own default, one."""
     memory_mb: OptionalNumber = None
@@ -77,8 +78,8 @@ class SlurmPool(Pool):
     ca_file: OptionalCarriedFile = None
     """Certificate authority (PEM) of slurmrestd. Default ``ca_bundle``, else the system's authorities."""
     lag_seconds: DurationOrZero = 0.0
-    """Two observations that lack a machine prove that the machine is gone if they begin at least this many seconds
-    apart. Default 0, because slurmctld lists a job as soon as it has accepted the job."""
+    """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
+    seconds apart. Default 0, because slurmctld lists a job as soon as it has accepted the job."""
     observe_seconds: DurationOrZero = 5.0
     """Seconds between two observations. A list of 1,000 jobs costs slurmctld half a second; all pools of a cluster
     share the list. Default 5."""
