@@ -88,7 +88,7 @@ ROWS = [
 ]
 VIRTUAL = [
     Virtual(machines, numbers(cpu)[1], numbers(memory)[1] * 2**20, *numbers(calls), *numbers(state))
-    for machines, cpu, memory, calls, state in cells("state directory")
+    for machines, cpu, memory, calls, state in cells("size of the state directory")
 ]
 HTTP = [
     OverHttp._make(
@@ -102,7 +102,7 @@ HTTP = [
             *(numbers(pods) or [0]),
         ]
     )
-    for machines, kind, cpu, most, memory, calls, pods in cells("creates and deletes of pods")
+    for machines, kind, cpu, most, memory, calls, pods in cells("creates and deletes of pods in an hour of churn")
 ]
 
 
