@@ -184,5 +184,5 @@ def _remarks(document: Document) -> Iterator[str]:
     machines = format_count(now["machines"], "machine")
     yield (
         f"Now {machines}: {now['per_hour']:.2f}{format_limit(now['per_hour_budget'])} {currency} per hour; "
-        f"{now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
+        f"month {now['month']}: {now['month_cost']:.2f}{format_limit(now['month_budget'])} {currency}"
     )

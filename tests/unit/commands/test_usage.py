@@ -130,7 +130,7 @@ def test_an_operator_reads_a_table(left: StateDir, capsys: pytest.CaptureFixture
         "  gone      b      1.00      -",
         "  total           26.00  38.00",
         "1.00 machine-hours have no price_per_hour, and count as cost 0.",
-        "Now 1 machine: 2.00 of 20.00 CHF per hour; 2026-11: 238.00 of 1500.00 CHF",
+        "Now 1 machine: 2.00 of 20.00 CHF per hour; month 2026-11: 238.00 of 1500.00 CHF",
     ]
 
 
