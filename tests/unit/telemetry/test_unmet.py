@@ -289,8 +289,8 @@ def test_a_pool_that_is_full_is_named_with_its_cap() -> None:
 
 TRIED = slot(0, Verdict.FAILED, failure=STOCKOUT, is_gone=True, closed_at=NOW - 600)
 BACKS_OFF = (
-    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min, cause: ZONE_RESOURCE_POOL_EXHAUSTED, "
-    "last error 4 min ago"
+    rf"window 4, 5 missing, backing off since {TIME} \(10 min\), next probe in 60 min, cause: "
+    "ZONE_RESOURCE_POOL_EXHAUSTED, last error 4 min ago"
 )
 FAILED_LAST = "window 6, 1 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
 RECOVERED = "window 6, 4 missing, last error 10 min ago, stockout: ZONE_RESOURCE_POOL_EXHAUSTED"
