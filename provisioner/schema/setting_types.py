@@ -118,8 +118,8 @@ class Pool(Section):
     """First window of a pool. The window is the number of machines of one template that may be created but not running
     yet. Each machine that runs adds two to the window. If most new machines fail, the window is halved. Default 100."""
     boot_deadline_seconds: Duration = 600.0
-    """Seconds from a machine's create until it must run. If a queue of the place held the machine, the time begins with
-    its release. A new GKE node may take five minutes to join. Default 600."""
+    """Seconds from a machine's create until it must run. If a queue of the place held the machine, the time begins when
+    the queue releases it. A new GKE node may take five minutes to join. Default 600."""
     early_loss_seconds: EarlySeconds = 300.0
     """Minimum seconds that a machine must run. A machine that ends earlier by itself counts as a failed boot, which
     slows creates. Otherwise such machines would be replaced without end, because HF requests a new machine for each
@@ -127,7 +127,7 @@ class Pool(Section):
 
     The rule ignores machines that were preempted, evicted, deleted or returned, that expired, or whose node is gone.
     Set a lower value if machines are meant to end sooner; 0 sets no minimum. At most 3600: only one hour of a stop of
-    the loop counts as running time, so a higher limit could take an old machine for an early end.
+    the loop counts as running time, so with a higher limit an old machine could seem to have ended early.
     """
     announce_seconds: DurationOrZero = 3600.0
     """Seconds before a machine's known end at which getReturnRequests names the machine, with the seconds left. The end
@@ -135,9 +135,9 @@ class Pool(Section):
     template's machines (but at least one) is named at a time. In its last ten minutes each machine is named. Default
     3600."""
     least_life_seconds: DurationOrZero = 0.0
-    """Minimum seconds that a machine that does not run yet must have until its known end. If less is left, the machine
-    counts as a failed boot, and another is created. The value must be less than the lifetime that the place gives each
-    machine; otherwise every machine fails. Default 0, no minimum."""
+    """For machines with a known end that do not run yet: minimum seconds until this end. If less is left, the machine
+    counts as a failed boot, and another is created. Must be less than the lifetime that the place gives each machine;
+    otherwise every machine fails. Default 0, no minimum."""
     down_seconds: DurationOrZero = 900.0
     """Seconds that a machine reported to HF may be not ready (its container crashes, or its readiness probe fails).
     Then the loop deletes the machine as lost. If several machines, and more than a fifth of the pool's, are not ready

@@ -105,9 +105,9 @@ class Budget(Section):
     """Maximum cost per hour of all machines that exist or are being created. The loop defers further creates. Default
     no limit."""
     per_month: Amount = None
-    """Maximum cost in a calendar month (UTC). Once it is reached, the loop creates no machine with a price until the next
-    month. Running machines continue, so the month may cost more. If memory.json is lost, earlier costs of the month are
-    not counted. Default no limit."""
+    """Maximum cost in a calendar month (UTC). Once the month has cost this much, the loop creates no machine with a
+    price until the next month. Running machines continue, so the month may cost more. If memory.json is lost, earlier
+    costs of the month are not counted. Default no limit."""
     currency: Text = "USD"
     """Currency of prices and budgets. It is only shown; the loop converts no amounts. Default USD."""
 

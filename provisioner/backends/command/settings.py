@@ -181,8 +181,8 @@ class CommandPool(Pool):
     """Environment variables of the programs. Besides these, the programs get only HOME, PATH and LANG=C.UTF-8. Default
     none."""
     credentials: OptionalSecretFile = None
-    """File with a secret. Each program gets its content in the environment variable that ``credentials_variable``
-    names. The file is read before each start of a program. Default none."""
+    """File with a secret. Each program gets the file's content in the environment variable that
+    ``credentials_variable`` names. The file is read before each start of a program. Default none."""
     credentials_variable: Text = "PLACE_TOKEN"
     """Environment variable with the content of ``credentials``. Default PLACE_TOKEN."""
     time_out_seconds: TimeOut = 30.0
