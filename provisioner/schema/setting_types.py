@@ -127,7 +127,7 @@ class Pool(Section):
 
     The rule ignores machines that were preempted, evicted, deleted or returned, that expired, or whose node is gone.
     Set a lower value if machines are meant to end sooner; 0 sets no minimum. At most 3600: only one hour of a stop of
-    the loop counts as running time, so with a higher limit an old machine could seem to have ended early.
+    the loop counts, so with a higher limit an old machine could seem to have ended early.
     """
     announce_seconds: DurationOrZero = 3600.0
     """Seconds before a machine's known end at which getReturnRequests names the machine, with the seconds left. The end
@@ -145,7 +145,7 @@ class Pool(Section):
     spill_after_seconds: Annotated[float | None, Field(gt=0), Expects("a number > 0")] = None
     """Seconds that a machine may wait in this pool. Then the template's next pool makes the machine instead. Default
     180. If the place has no room for a machine, the next pool is used at once. A machine in a queue of the place (for
-    example of Kueue) moves only if you set this; otherwise it stays until its request ends."""
+    example Kueue) moves only if you set this; otherwise it stays until its request ends."""
     lag_seconds: DurationOrZero = 0.0
     """The loop counts a machine as gone after two observations that lack the machine and begin at least this many
     seconds apart. Set a higher value if the place lists new machines late. Default 0."""

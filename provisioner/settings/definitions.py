@@ -117,8 +117,8 @@ class Server(Section):
     requests; they contain no secret and no pod spec."""
 
     token_file: OptionalSecretFile = None
-    """File that contains a token, on one line. A client has to send the token as ``Authorization: Bearer TOKEN`` to
-    read the pages. The loop reads the file again when it changes. Without the token, ``/healthz`` and ``/readyz`` still
+    """File that contains a token, on one line. A client sends the token as ``Authorization: Bearer TOKEN`` to read the
+    pages. The loop reads the file again when it changes. Without the token, ``/healthz`` and ``/readyz`` still
     respond with a status code, because a platform's probes have no token. Default none: everyone who reaches ``listen``
     can read the pages."""
     tls_cert: OptionalFile = None
