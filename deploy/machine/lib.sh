@@ -251,7 +251,7 @@ attempt() {
 not_root() {
     [ "$(id -u)" != 0 ] || return 0
     if grep -qsE '^NoNewPrivs:[[:space:]]*1$' /proc/self/status; then
-        echo "; EGO may ask for root: this is user $(id -u), and no_new_privs (allowPrivilegeEscalation: false) voids egosetsudoers.sh"
+        echo "; EGO may ask for root: this is user $(id -u), and no_new_privs (allowPrivilegeEscalation: false) disables egosetsudoers.sh"
     else
         echo "; EGO may ask for root: this is user $(id -u), who needs egosetsudoers.sh to have run in the image"
     fi

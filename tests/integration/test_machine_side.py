@@ -80,7 +80,7 @@ AS_A_POD_S_USER = ("unshare", "--user", "--map-user=4711")
 @pytest.mark.parametrize(
     ("within", "why"),
     [
-        (["setpriv", "--no-new-privs"], "no_new_privs (allowPrivilegeEscalation: false) voids egosetsudoers.sh"),
+        (["setpriv", "--no-new-privs"], "no_new_privs (allowPrivilegeEscalation: false) disables egosetsudoers.sh"),
         ([], "who needs egosetsudoers.sh to have run in the image"),
     ],
     ids=["in a pod that forbids it", "in one that does not"],
