@@ -102,11 +102,11 @@ def _request(sources: Sources, record: RequestRecord) -> Iterator[str]:
         yield f"Machines of this request that HostFactory has: {kept:,}{ending}."
         return
     ran = sum(slot.is_with_hf for slot in slots)
-    yield f"It is running. Machines that run: {ran:,} of {record.count:,}."
+    yield f"The request is open. Machines that run: {ran:,} of {record.count:,}."
     document = {"missing": sources.unmet().by_request().get(record.id, [])}
     lines = unmet_lines(document, loop_acts=not sources.silence_message())
     yield from (_with_full_stop(line.strip()) for line in lines)
-    yield f"Machines that do not run by {sources.local(record.deadline_at)} fail, with the reason."
+    yield f"The request ends by {sources.local(record.deadline_at)}; machines that do not run by then fail."
 
 
 def _machine(sources: Sources, slot: Slot) -> Iterator[str]:

@@ -58,10 +58,11 @@ def demand_lines(demand: Document | None) -> Iterator[str]:
     if demand is None:
         return
     for template, numbers in demand["templates"].items():
-        yield f"demand for {template}: {', '.join(f'{number} {name}' for name, number in numbers.items())}"
+        shown = {"requested" if name == "asked" else name: number for name, number in numbers.items()}
+        yield f"demand for {template}: {', '.join(f'{number} {name}' for name, number in shown.items())}"
     for name, source in demand["sources"].items():
         wanted = ", ".join(f"{number} {template}" for template, number in source["wanted"].items()) or "no machine"
         read = "never read" if source["age_seconds"] is None else f"read {format_duration(source['age_seconds'])} ago"
         unfit = "".join(f"; {number} fit no template: {jobs}" for jobs, number in source["unfit"].items())
-        yield f"demand source {name}: {wanted}, {read}{unfit}"
+        yield f"demand source {name}: {wanted} wanted, {read}{unfit}"
     yield from (f"demand: {reason}" for reason in demand["reasons"])

@@ -216,8 +216,7 @@ def _format_facts(one: Document, *, loop_acts: bool) -> Iterator[str]:
     since = f" since {format_local_time(one['since'])} ({duration})" if one["since"] else ""
     if one["reason"] == PendingReason.STARTING and one["quiet"] and one["since"]:
         usual = one["usual_seconds"]
-        others = "" if usual is None else f" (others took {format_duration(usual)})"
-        since = f" for {duration}{others}"
+        since = f" for {duration}" + ("" if usual is None else f" (usual: {format_duration(usual)})")
     yield f"{why}{since}{': ' + text if text else ''}"
     yield format_expected_start(one)
     yield _format_holders(one)
@@ -286,5 +285,5 @@ def _format_next_try(one: Document, *, loop_acts: bool) -> str:
     if one["reason"] in (PendingReason.BACKOFF, PendingReason.UNSENT):
         return f"next try in {format_duration(seconds_left)}"
     if one["reason"] == PendingReason.STARTING and one["quiet"]:
-        return f"given up at {format_local_time(one['next_try'])}"
+        return f"must run by {format_local_time(one['next_try'])}"
     return f"the earliest one fails in {format_duration(seconds_left)} unless it runs"

@@ -32,9 +32,9 @@ def test_the_lines_have_all_numbers() -> None:
         NOW, templates={"Small": NUMBERS}, sources={"pool": source(60), "new": source(None)}, reasons=["kept"]
     )
     assert [*demand_lines(demand_document(asdict(step), NOW))] == [
-        "demand for Small: 5 wanted, 4 asked, 3 running, 1 idle",
-        "demand source pool: 5 Small, read 60 s ago; 2 fit no template: 8 GPUs",
-        "demand source new: 5 Small, never read; 2 fit no template: 8 GPUs",
+        "demand for Small: 5 wanted, 4 requested, 3 running, 1 idle",
+        "demand source pool: 5 Small wanted, read 60 s ago; 2 fit no template: 8 GPUs",
+        "demand source new: 5 Small wanted, never read; 2 fit no template: 8 GPUs",
         "demand: kept",
     ]
 

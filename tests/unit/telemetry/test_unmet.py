@@ -261,11 +261,11 @@ def test_a_request_that_waits_behind_another_names_it() -> None:
     [
         pytest.param(
             memory(record(slot(0, was_seen=True), running(1, submitted_at=NOW - 53, ran_at=NOW - 50))),
-            rf"1 in a: starting for 100 s \(others took 3 s\); given up at {TIME}",
+            rf"1 in a: starting for 100 s \(usual: 3 s\); must run by {TIME}",
             id="it starts, and others have run",
         ),
         pytest.param(
-            memory(record(slot(0, was_seen=True))), rf"1 in a: starting for 100 s; given up at {TIME}", id="it starts"
+            memory(record(slot(0, was_seen=True))), rf"1 in a: starting for 100 s; must run by {TIME}", id="it starts"
         ),
         pytest.param(memory(record(count=2)), "2 in a: create not answered yet since .*", id="with the next cycle"),
     ],
