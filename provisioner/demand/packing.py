@@ -127,14 +127,15 @@ class ClusterSource(SourceSettings):
         fleet = self._with_real_shapes(Fleet(fleet.now, shapes, running))
         jobs, members = self.ask(fleet)
         for name, member in members.items():
-            if member.cpus and not member.works:
-                template = running[name].template
+            template, since = running[name]
+            # Kubernetes learns a node's GPUs up to minutes after the node has joined.
+            has_gpus = member.gpus >= bool(shapes.get(template, member).gpus) or fleet.now - since > JOIN_SECONDS
+            if member.cpus and not member.works and has_gpus:
                 self._largest[template] = tuple(map(max, self._largest.get(template, member[:3]), member[:3]))
         return pack(jobs, members, self._with_real_shapes(fleet))._replace(idle=self._find_idle(members, fleet))
 
     def _with_real_shapes(self, fleet: Fleet) -> Fleet:
-        largest = self._largest
-        shapes = {name: Shape(*map(min, shape, largest.get(name, shape))) for name, shape in fleet.shapes.items()}
+        shapes = {name: Shape(*map(min, shape, self._largest.get(name, shape))) for name, shape in fleet.shapes.items()}
         return fleet._replace(shapes=shapes)
 
     def _find_idle(self, members: Mapping[str, Member], fleet: Fleet) -> dict[str, float]:

@@ -104,14 +104,12 @@ class DemandService:
     """The steps of one provider instance."""
 
     def __init__(
-        self, settings: Demand, templates: Iterable[Template], states: Sequence[State], calls: HostFactory
+        self, settings: Demand, templates: Sequence[Template], states: Sequence[State], calls: HostFactory
     ) -> None:
         """Store what the steps need. ``states``: the state of each shard."""
         self._settings, self._states, self._calls = settings, states, calls
-        self._shapes, self._limits = dict[str, Shape](), dict[str, int]()
-        for template in templates:
-            self._shapes[template.id] = read_shape(template)
-            self._limits[template.id] = 10**9 if template.max_number == UNLIMITED else template.max_number
+        self._shapes = {one.id: read_shape(one) for one in templates}
+        self._limits = {one.id: 10**9 if one.max_number == UNLIMITED else one.max_number for one in templates}
         self._values = {name: LastValue(source.templates()) for name, source in settings.sources.items()}
         self._levels: Levels = {}
         self._ended: dict[str, Entry] = {}

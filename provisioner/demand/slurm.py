@@ -24,7 +24,8 @@ from provisioner.demand.sources import Fleet, source_errors
 from provisioner.schema.setting_types import Duration, Texts
 from provisioner.schema.validation import Expects
 
-SHORT, LONG = ("NumNodes", "NumTasks", "OverSubscribe"), ("Partition", "Reason", "tres-alloc", "tres-per-node")
+SHORT = ("NumNodes", "NumTasks", "OverSubscribe")
+LONG = ("Partition", "Reason", "tres-alloc", "tres-per-node", "tres-per-task", "tres-per-job")
 FIELDS = dict.fromkeys(SHORT, 16) | dict.fromkeys(LONG, 100)
 """Columns of ``squeue --Format`` with their widths in characters."""
 FORMAT = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
@@ -34,9 +35,9 @@ ALLOCATES_MEMORY = re.compile(r"^SelectTypeParameters\s*=.*MEMORY", re.MULTILINE
 """Pattern of a configuration in which Slurm allocates memory to jobs. Without it, ``squeue`` shows a node's whole
 memory for each job."""
 MOST_BYTES = 100 << 20
-"""Maximum number of bytes of a command's output. A hundred thousand jobs have 45 MB."""
+"""Maximum number of bytes of a command's output. A hundred thousand jobs have 65 MB."""
 
-NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|State|CfgTRES|AllocTRES)=(\S*)")
+NODE_FIELD = re.compile(r"(?:^|\s)(NodeName|NodeHostName|Gres|State|CfgTRES|AllocTRES)=(\S*)")
 TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PLANNED"})
 """Words of the state of a node that takes jobs. ``PLANNED``: backfill plans the node for a job that waits for more
 nodes."""
@@ -44,8 +45,9 @@ WITHOUT_WORK = TAKES_JOBS - {"MIXED", "ALLOCATED", "PLANNED"} | {"DRAIN"}
 """Words of the state of a node that has no work and is not meant for a certain job."""
 LOST = frozenset({"DOWN", "FUTURE", "POWERED_DOWN"})
 """Words of the state of a node whose jobs Slurm has given up."""
-GPU = re.compile(r"\bgpu(?::(?!\d+(?:,|$))[^:=,]+)?(?:[:=](\d+))?(?=,|$)")
-"""Pattern of the number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100-80gb:2``; a missing number means 1."""
+GPU = re.compile(r"\bgpu(?::(?!\d+(?:[,(]|$))[^:=,(]+)?(?:[:=](\d+))?(?=[,(]|$)")
+"""Pattern of the number of GPUs in ``gres/gpu=2``, ``gres:gpu:2`` or ``gpu:a100-80gb:2(S:0)``. A missing number means
+1."""
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 
 Partitions = Annotated[Mapping[str, Texts], Expects("a mapping of partitions to lists of templates")]
@@ -93,12 +95,11 @@ def read_jobs(output: str, settings: Slurm, fleet: Fleet, has_memory: bool) -> l
         with source_errors(f"squeue: {line}"):
             columns = _columns(line)
             if columns["Reason"].startswith(tuple(settings.reasons)):
-                if cut := [name for name in LONG if len(columns[name]) == FIELDS[name]]:
-                    found.append(Jobs(number, 0, 0, oddity=f"squeue cuts {cut[0]} off: {columns[cut[0]]}"))
-                    continue
+                cut = [f"squeue cuts {key} off: {columns[key]}" for key in LONG if len(columns[key]) == FIELDS[key]]
                 if not has_memory:
                     columns["tres-alloc"] = re.sub(r"\bmem=[^,]*", "mem=0", columns["tres-alloc"])
-                found += _read_job(columns, number, settings.partitions, fleet)
+                odd = [Jobs(number, 0, 0, oddity=text) for text in cut[:1]]
+                found += odd or _read_job(columns, number, settings.partitions, fleet)
     return found
 
 
@@ -122,13 +123,18 @@ def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, 
     templates = frozenset(template for name in ours for template in partitions[name]) or None
     nodes, tasks = max(1, int(columns["NumNodes"])), int(columns["NumTasks"])
     cpus, memory_mb, gpus = read_resources(columns["tres-alloc"])
-    gpus = gpus or nodes * sum(float(number.rjust(1, "1")) for number in GPU.findall(columns["tres-per-node"]))
+    requests = {"tres-per-node": nodes, "tres-per-task": tasks, "tres-per-job": 1}
+    gpus = gpus or max(times * _count_gpus(columns[name]) for name, times in requests.items())
     for parts in (nodes, max(nodes, tasks)):
         job = Jobs(number * parts, cpus / parts, memory_mb / parts, gpus / parts, templates)
         if fitting := [shape.cpus for name, shape in fleet.shapes.items() if job.fits(name, shape)]:
             # A job that shares its nodes with no other takes all processors of a machine.
             return [job._replace(cpus=min(fitting)) if columns["OverSubscribe"] == "NO" else job]
     return [Jobs(number * nodes, cpus / nodes, memory_mb / nodes, gpus / nodes, templates)]
+
+
+def _count_gpus(written: str) -> float:
+    return sum(float(number.rjust(1, "1")) for number in GPU.findall(written))
 
 
 def read_resources(text: str) -> tuple[float, float, float]:
@@ -153,7 +159,9 @@ def read_members(output: str, fleet: Fleet) -> dict[str, Member]:
             continue
         with source_errors(f"scontrol: {line}"):
             state = frozenset(re.findall(r"[A-Z_]+|\*", fields["State"]))
-            whole, used = read_resources(fields["CfgTRES"]), read_resources(fields["AllocTRES"])
+            (*whole, gpus), used = read_resources(fields["CfgTRES"]), read_resources(fields["AllocTRES"])
+        # Without GPUs in AccountingStorageTRES, it is unknown which GPUs of a node are in use.
+        whole.append(gpus or _count_gpus(fields.get("Gres", "")) * (not any(used)))
         free = [total - taken if state <= TAKES_JOBS else 0.0 for total, taken in zip(whole, used, strict=True)]
         if not state & LOST or any(used):
             members[name] = Member(free[0], free[1], free[2], works=not state <= WITHOUT_WORK or any(used))

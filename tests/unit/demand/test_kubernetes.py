@@ -310,6 +310,20 @@ def test_pods_take_new_machines_and_empty_nodes_are_idle(lists: Lists, kubeconfi
     assert (dict(second.wanted), second.idle) == ({"Small": 1}, {"hf-1-2": 30})
 
 
+def test_pods_that_need_gpus_count_before_the_first_node_has_its_gpus(lists: Lists, kubeconfig: Path) -> None:
+    """A DaemonSet reports a node's GPUs minutes after the node has joined. Without this rule, the node would be the
+    largest machine of its template, so that no template would fit the pods any more."""
+    fleet = FLEET._replace(running={"hf-1-1": Running("Gpu", NOW - 100)})
+    lists.nodes, lists.waiting = [node()], [pod({"containers": [container(**{"nvidia.com/gpu": "1"})]})]
+    source = Kubernetes(kubeconfig=kubeconfig)
+    assert source.read(fleet).wanted == {"Gpu": 1}
+    late = source.read(fleet._replace(now=NOW + JOIN_SECONDS))
+    assert (dict(late.wanted), late.unfit) == ({}, {"0 CPUs, 0 MB, 1 GPUs": 1}), "a machine that never gets GPUs"
+    lists.nodes[0]["status"]["allocatable"]["nvidia.com/gpu"] = "2"
+    source.read(fleet._replace(now=NOW + JOIN_SECONDS + 30))
+    assert source.read(fleet._replace(now=NOW + JOIN_SECONDS + 60)).wanted == {"Gpu": 1}
+
+
 def test_a_cluster_that_other_machines_join_counts_only_the_named_templates(lists: Lists, kubeconfig: Path) -> None:
     pilots = {f"pilot-{number}": Running("Gpu", NOW - JOIN_SECONDS - 1) for number in range(10)}
     lists.waiting = [pod({"containers": [container(**{"nvidia.com/gpu": "1"})]})]

@@ -33,10 +33,13 @@ def line(
     tasks: int = 1,
     shared: str = "OK",
     per_node: str = "N/A",
+    per_task: str = "N/A",
+    per_job: str = "N/A",
 ) -> str:
     """Return a line of squeue."""
     values = {"Partition": partition, "Reason": reason, "NumNodes": str(nodes), "NumTasks": str(tasks)}
     values |= {"OverSubscribe": shared, "tres-alloc": tres, "tres-per-node": per_node}
+    values |= {"tres-per-task": per_task, "tres-per-job": per_job}
     return "".join(values[name][:width].ljust(width) for name, width in FIELDS.items()) + "\n"
 
 
@@ -131,12 +134,17 @@ def test_memory_that_slurm_does_not_allocate_does_not_count() -> None:
     assert jobs(whole) == [Jobs(1, 1, 64_000)]
 
 
-def test_gpus_come_from_the_resources_or_from_the_request_for_each_node() -> None:
+def test_gpus_come_from_the_resources_or_from_the_request() -> None:
+    """The resources have GPUs only if AccountingStorageTRES names them, which is not Slurm's default. sbatch has the
+    options ``--gpus-per-node``, ``--gpus-per-task`` and ``--gpus``."""
     assert jobs(line("cpu=2,mem=1G,node=2,gres/gpu=4", nodes=2)) == [Jobs(2, 1, 512, 2)]
     named = "gpu:nvidia_a100-sxm4-80gb:2", "gres/gpu:1g.5gb:2", "gres:gpu:a100:1,gres:gpu:h100", "gpu,gpu:a100:1"
     for request in ("gres:gpu:2", "gres/gpu:2", "gpu:2", "gres:gpu:a100:2", "gres/gpu=2", *named):
         assert jobs(line("cpu=2,mem=1G,node=2", nodes=2, per_node=request)) == [Jobs(2, 1, 512, 2)], request
     assert jobs(line("cpu=1,mem=1G,node=1", per_node="gres/gpu_mem:2,gres/shard:2")) == [Jobs(1, 1, 1024, 0)]
+    for request in ("gres:gpu:1", "gres/gpu:a100:1", "cpu=2,gres/gpu=1"):
+        assert jobs(line("cpu=2,mem=1G,node=1", tasks=2, per_task=request)) == [Jobs(1, 2, 1024, 2)], request
+    assert jobs(line("cpu=2,mem=1G,node=2", nodes=2, per_job="gres:gpu:4")) == [Jobs(2, 1, 512, 2)]
 
 
 @pytest.mark.parametrize(
@@ -221,6 +229,24 @@ def test_only_a_node_that_is_surely_without_work_is_idle(state: str, used: str, 
     (slurm.conf(5), SlurmdTimeout)."""
     found = read_members(node(state, used), FLEET)
     assert found == ({} if expected is None else {"hf-1-1": expected})
+
+
+@pytest.mark.parametrize(
+    ("gres", "used", "gpus"),
+    [
+        ("gpu:2", "", 2),
+        ("gpu:a100:2(S:0-1)", "", 2),
+        ("gpu:2(S:0,2),shard:8", "", 2),
+        ("gpu:nvidia_a100-sxm4-80gb:1(S:0),gpu:h100:1", "", 2),
+        ("(null)", "", 0),
+        ("gpu:2", "cpu=1,mem=1000M", 0),
+    ],
+)
+def test_a_node_has_gpus_also_if_its_resources_have_none(gres: str, used: str, gpus: float) -> None:
+    """The resources have GPUs only if AccountingStorageTRES names them. Without them, a node that works may have no
+    free GPU."""
+    listed = node("MIXED" if used else "IDLE", used).replace("Gres=(null)", f"Gres={gres}")
+    assert read_members(listed, FLEET)["hf-1-1"].gpus == gpus
 
 
 def test_a_machine_is_found_by_the_name_or_the_host_name_of_its_node() -> None:
