@@ -101,6 +101,8 @@ class ClusterSource(SourceSettings):
     the templates of each."""
     _idle_since: dict[str, float] = PrivateAttr(default_factory=dict)
     """The time since which each read has seen a machine without work, by machine."""
+    _listed_at: dict[str, float] = PrivateAttr(default_factory=dict)
+    """The time of the last read that listed a running machine, or else the machine's start, by machine."""
     _largest: dict[str, tuple[float, ...]] = PrivateAttr(default_factory=dict)
     """Processors, memory (MB) and GPUs of the largest machine that was seen without work, by template."""
 
@@ -142,9 +144,12 @@ class ClusterSource(SourceSettings):
         """Return the seconds for which each idle machine has been idle.
 
         A machine is idle if at least two reads in a row show no work, because a single read may fall between two jobs.
-        A machine that has not joined in time counts as a machine without work.
+        A machine that has not joined in time counts as a machine without work. So does a machine that was not listed
+        for as long, but not before, because HTCondor's collector lists no machine for minutes after its restart.
         """
-        joins = {name: fleet.now - machine.since <= JOIN_SECONDS for name, machine in fleet.running.items()}
+        listed = {name: self._listed_at.get(name, one.since) for name, one in fleet.running.items()}
+        self._listed_at = listed | dict.fromkeys(members, fleet.now)
+        joins = {name: fleet.now - at <= JOIN_SECONDS for name, at in listed.items()}
         works = joins | {name: member.works for name, member in members.items()}
         # After the clock has gone back, a time in the future would count as not idle.
         self._idle_since = {one: min(self._idle_since.get(one, math.inf), fleet.now) for one in joins if not works[one]}

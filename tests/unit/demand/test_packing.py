@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.demand import packing
-from provisioner.demand.packing import JOIN_SECONDS, MANY, Jobs, Member, pack
+from provisioner.demand.packing import JOIN_SECONDS, MANY, ClusterSource, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Running, Shape
 
 SHAPES = {
@@ -120,6 +121,26 @@ def test_machines_that_can_never_join_are_not_replaced_again_and_again(jobs: int
         lost = fleet_of(*map(str, range(machines)), age=JOIN_SECONDS + 1)
         machines = wanted([Jobs(jobs, 4, 100)], {}, lost)["Small"]
     assert machines == most
+
+
+class Cluster(ClusterSource):
+    """A cluster without jobs that lists the first item of ``listed``."""
+
+    listed: Any
+
+    def ask(self, fleet: Fleet) -> tuple[list[Jobs], Mapping[str, Member]]:
+        return [], self.listed[0]
+
+
+def test_a_machine_that_worked_is_not_idle_as_soon_as_the_cluster_does_not_list_it() -> None:
+    """After a restart, HTCondor's collector lists a machine only when the machine reports again, up to five minutes
+    later. Its jobs go on meanwhile."""
+    listed = [{"a": Member(0, 0, 0, works=True)}]
+    cluster, fleet = Cluster(listed=listed), fleet_of("a", age=9999.0)
+    assert cluster.read(fleet).idle == {}
+    listed[0] = {}
+    read = {later: cluster.read(fleet._replace(now=fleet.now + later)).idle for later in (30, 60, 600, 630, 660)}
+    assert read == {30: {}, 60: {}, 600: {}, 630: {}, 660: {"a": 30.0}}
 
 
 def test_members_that_are_not_ours_do_not_count() -> None:

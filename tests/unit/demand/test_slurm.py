@@ -294,8 +294,8 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     assert (dict(first.wanted), first.idle) == ({"Small": 1}, {})
     second = source.read(FLEET._replace(now=NOW + 30))
     assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
-    source.read(FLEET._replace(now=NOW + JOIN_SECONDS))
-    last = source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 30))
+    source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 60))
+    last = source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 90))
     assert (dict(last.wanted), last.idle) == ({"Small": 1}, {"hf-1-2": 30.0}), "the other has left the cluster"
     assert calls == ["nodes", "config", "squeue"] * 4
 
