@@ -77,9 +77,7 @@ class LastValue:
         If the last read failed, no machine counts as idle, because the source may have given work to a machine since
         its last reading.
         """
-        if self.reading is not None and (self.reading.idle is None or not self.problem):
-            return self.reading.idle
-        return {}
+        return self.reading.idle if self.reading and (self.reading.idle is None or not self.problem) else {}
 
     def decides(self, template: str) -> bool:
         """Return True if the source decides about a template: it says how many machines of the template are wanted.
@@ -200,7 +198,7 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
     for template in {**wish.wanted, **ours.asked}:
         wanted, asked = wish.wanted.get(template, 0), ours.asked.get(template, 0) - leaving[template]
         frozen = wish.frozen.get(template, "" if template in wish.wanted else UNDECIDED)
-        if not frozen:
+        if not frozen or template in levels:  # the last numbers of a source that fails stay in force
             past = [*levels.get(template, ()), (now, wanted)]
             kept[template] = past[max(0, bisect(past, (since, math.inf)) - 1) :]
         if wanted > asked:

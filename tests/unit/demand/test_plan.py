@@ -95,14 +95,31 @@ def test_machines_are_returned_only_to_the_highest_wish_of_the_last_seconds() ->
     assert returned == {0: 0, 60: 0, 120: 0, 180: 0, 300: 0, 359: 0, 360: 3, 420: 3, 480: 9}
 
 
-def test_a_start_and_a_failed_source_begin_the_wait_anew() -> None:
-    pace = demand(fall_after_seconds=300.0, minimum_age_seconds=0.0)
-    ours = make_ours(machines(10, since=-1000.0))
-    before = plan_step(wish(1), ours, {}, pace, {}, 0.0)
-    frozen = plan_step(wish(1, frozen="source one failed"), ours, {}, pace, before.levels, 290.0)
-    after = plan_step(wish(1), ours, {}, pace, frozen.levels, 310.0)
-    assert [*before.returns, *frozen.returns, *after.returns] == []
-    assert frozen.reasons == ["Small: keeps 10 machines (1 wanted), because source one failed"]
+@pytest.mark.parametrize(
+    ("wishes", "returned"),
+    [
+        pytest.param([(0, 1, ""), (290, 1, "failed"), (330, 1, "")], [0, 0, 2], id="the last number stays in force"),
+        pytest.param(
+            [(0, 9, ""), (290, 9, "failed"), (310, 1, ""), (589, 1, ""), (611, 1, "")],
+            [0, 0, 1, 1, 2],
+            id="a lower number after a failure waits",
+        ),
+        pytest.param([(0, 1, "is new"), (30, 1, ""), (310, 1, ""), (330, 1, "")], [0, 0, 0, 2], id="a start"),
+    ],
+)
+def test_a_start_begins_the_wait_anew_and_a_failed_read_does_not(
+    wishes: list[tuple[float, int, str]], returned: list[int]
+) -> None:
+    """A source that fails every few minutes must not keep idle machines for ever."""
+    pace, ours = demand(fall_after_seconds=300.0, minimum_age_seconds=0.0), make_ours(machines(10, since=-1000.0))
+    levels: Levels = {}
+    for (now, wanted, cause), number in zip(wishes, returned, strict=True):
+        made = plan_step(wish(wanted, frozen=cause and f"source one {cause}"), ours, {}, pace, levels, now)
+        levels = made.levels
+        assert len(made.returns) == number, now
+        assert not cause or made.reasons == [
+            f"Small: keeps 10 machines ({wanted} wanted), because source one {cause}"
+        ]
 
 
 @pytest.mark.parametrize(
