@@ -16,7 +16,7 @@ from hf_scripts.commands import ScriptCall
 from hf_scripts.input_documents import Refused
 from provisioner.hostfactory import slurm_file
 from provisioner.hostfactory.provider_config import TemplatesError, read_json
-from provisioner.hostfactory.slurm_file import RC_ACCOUNT
+from provisioner.names import SLURM_ACCOUNT
 from provisioner.state.directory import SLURM_NODES_FILE
 from provisioner.state.refused_calls import SLURM_PROGRAMS
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
@@ -55,9 +55,9 @@ def resume(call: ScriptCall) -> str:
     for template, start in [(one, first) for one in filter(None, wanted) for first in range(0, len(wanted[one]), MOST)]:
         with records.changing() as current:
             if new := [node for node in wanted[template][start : start + MOST] if node not in current]:
-                id_ = call.state().record_request(name, template, len(new), created_wall=now, rc_account=RC_ACCOUNT).id
-                current |= dict.fromkeys(new, NodeRecord(id_))
-                requests[id_] = template
+                made = call.state().record_request(name, template, len(new), created_wall=now, rc_account=SLURM_ACCOUNT)
+                current |= dict.fromkeys(new, NodeRecord(made.id))
+                requests[made.id] = template
     call.facts.update(requests=requests)
     problems += [f"{slurm_file.FILE}: has no template for node {node}" for node in wanted.get("", ())]
     if problems:

@@ -38,6 +38,9 @@ OPERATOR_ACCOUNT = "operator"
 """Account of the requests of `provisioner request`. The loop does not cancel such a request if it is not polled,
 because the command ends without polling it."""
 
+SLURM_ACCOUNT = "slurm"
+"""Account of the requests that ``slurm_resume`` makes. By this account the demand service finds them in intent."""
+
 RETURN_ID_PREFIX = "ret-"
 """Prefix of the id of a return request. The prefix is needed because getRequestStatus gets only an id, and has to
 distinguish return requests from requests."""

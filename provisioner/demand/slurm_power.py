@@ -22,9 +22,9 @@ from provisioner.demand.simple_sources import run_program_of_source
 from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import Loss
 from provisioner.hostfactory.script_calls import HostFactory
-from provisioner.hostfactory.slurm_file import RC_ACCOUNT, SlurmFile
+from provisioner.hostfactory.slurm_file import SlurmFile
 from provisioner.model import Request
-from provisioner.names import format_printable
+from provisioner.names import SLURM_ACCOUNT, format_printable
 from provisioner.state.errors import StateMissing
 from provisioner.state.protocols import State
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
@@ -254,7 +254,7 @@ class SlurmPower:
         slurmctld's response, they might count as forgotten in the meantime.
         """
         with self._records.changing() as current:  # Slurm's programs write both under this lock
-            records, (known, returns) = dict(current), read_requests(self._states, RC_ACCOUNT)
+            records, (known, returns) = dict(current), read_requests(self._states, SLURM_ACCOUNT)
         requests, lost = self._read_requests(known, records), dict[str, Loss]()
         listed = parse_nodes(_scontrol("--all", "--oneliner", "show", "nodes"), self._settings)
         nodes = {node.name: node for node in listed if node.template or node.name in records}

@@ -19,9 +19,6 @@ from provisioner.hostfactory.provider_config import TemplatesError, format_expec
 FILE = "slurm.json"
 FORM = '{"nodes": {HOSTLIST: TEMPLATE}, "partitions": {PARTITION: TEMPLATE}}'
 
-RC_ACCOUNT = "slurm"
-"""Account of the requests that ``slurm_resume`` makes. By this account the demand service finds them in intent."""
-
 MOST_NODES = 100_000
 """Maximum number of nodes in a hostlist: more than any cluster has, and few enough for the memory of a script."""
 

@@ -28,7 +28,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.names import split_name
+from provisioner.names import OPERATOR_ACCOUNT, SLURM_ACCOUNT, split_name
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
 from provisioner.planning.observe.absence import is_proven_absent
 from provisioner.planning.observe.trust import check_identity
@@ -202,12 +202,13 @@ def find_unlisted(draft: Draft, activity: HfActivity) -> None:
     """Note the machines that were reported to HF and that HF's lists omit. Delete these machines only if
     ``unlisted_after_seconds`` is configured.
 
-    Time counts only while HF sends lists. If HF's lists stop for a while, each machine's time starts again at 0.
+    Time counts only while HF sends lists. If HF's lists stop for a while, each machine's time starts again at 0. Lists
+    never name the machines of an operator and of Slurm, because these do not call getReturnRequests.
     """
     before, recent, inventory = draft.hosts.unlisted, activity.last_list_at - LISTS_GATHER, activity.inventory
     unlisted: dict[str, float] = {}
-    reported = (record.slots.values() for record in draft.records() if record.reported_at is not None)
-    for slots in reported:
+    listed = [record for record in draft.records() if record.rc_account not in (OPERATOR_ACCOUNT, SLURM_ACCOUNT)]
+    for slots in (record.slots.values() for record in listed if record.reported_at is not None):
         for slot in [slot for slot in slots if slot.name not in inventory and slot.verdict is Verdict.SUCCEEDED]:
             if activity.listed_at.get(slot.name, LONG_AGO) <= recent:
                 since = _unlisted_since(slot, activity, before.get(slot.name))

@@ -28,7 +28,8 @@ from provisioner.demand.slurm_power import (
 from provisioner.demand.sources import SourceError
 from provisioner.hostfactory import Loss
 from provisioner.hostfactory.script_calls import HostFactory
-from provisioner.hostfactory.slurm_file import RC_ACCOUNT, SlurmFile
+from provisioner.hostfactory.slurm_file import SlurmFile
+from provisioner.names import SLURM_ACCOUNT
 from provisioner.state.directory import SLURM_NODES_FILE, StateDir
 from provisioner.state.slurm_nodes import NodeRecord, SlurmNodes
 
@@ -391,7 +392,7 @@ class Slurm:
             raise SourceError("Invalid node name")
         return ""
 
-    def ask(self, id_: str, account: str = RC_ACCOUNT, count: int = 1) -> None:
+    def ask(self, id_: str, account: str = SLURM_ACCOUNT, count: int = 1) -> None:
         """Record a request in intent."""
         row = {"template": "Small", "count": count, "created_wall": 0.0, "rc_account": account}
         self.state.intent.add({"requests": {id_: row}}, create_for="demoinst")

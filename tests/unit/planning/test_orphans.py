@@ -21,7 +21,7 @@ from provisioner.model import (
     Snapshot,
     Verdict,
 )
-from provisioner.names import SLOT_NUMBERS
+from provisioner.names import OPERATOR_ACCOUNT, SLOT_NUMBERS, SLURM_ACCOUNT
 from provisioner.planning.allocate.machine_requests import NO_NUMBERS
 from provisioner.planning.cleanup.orphans import find_orphans, find_unlisted, open_unrecorded_slots
 from provisioner.planning.core.draft import DELETE_AGAIN, Draft
@@ -349,6 +349,10 @@ def forgotten(remembered: Memory, activity: HfActivity, *observations: Snapshot,
 
 
 NAMED = used(GIVEN, unlisted={name(0): NOW - 30 * HOUR})
+NEVER_LISTED = [
+    (memory(record(GIVEN, ended=DONE, reported_at=NOW - 99 * HOUR, rc_account=account)), lists(), None)
+    for account in (OPERATOR_ACCOUNT, SLURM_ACCOUNT)
+]
 
 
 def test_each_plan_notes_what_no_list_names() -> None:
@@ -375,6 +379,8 @@ def test_each_plan_notes_what_no_list_names() -> None:
         pytest.param(NAMED, lists(since=NOW - 60), None, id="HF was away: it has its time anew"),
         pytest.param(NAMED, HfActivity(), NOW - 30 * HOUR, id="HF does not call: the note stays"),
         pytest.param(memory(record(GIVEN, ended=DONE)), lists(), None, id="HF has not heard of it"),
+        pytest.param(*NEVER_LISTED[0], id="the machine of an operator"),
+        pytest.param(*NEVER_LISTED[1], id="the machine of a node of Slurm"),
         pytest.param(used(running(0, Verdict.RETURNED)), lists(), None, id="it was returned"),
         pytest.param(used(running(0, Verdict.SUCCEEDED, ran_at=NOW - 60)), lists(), None, id="it is new"),
     ],
