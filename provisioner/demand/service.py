@@ -133,13 +133,12 @@ class DemandService:
             step = plan_step(wish, ours, lost, self._settings, self._levels, now)
             self._levels, report.reasons = step.levels, step.reasons
             self._calls.check()
-            if step.returns:
-                id_ = self._calls.return_machines(step.returns)
+            if step.returns and (id_ := self._calls.return_machines(step.returns)):  # a preview has no id
                 log.info("Returned machines", extra={"request": id_, "machines": len(step.returns)})
             for template, count in step.requests.items():
                 with report.noted_problems():
-                    id_ = self._calls.request(template, count, ACCOUNT)
-                    log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
+                    if id_ := self._calls.request(template, count, ACCOUNT):
+                        log.info("Requested machines", extra={"request": id_, "template": template, "count": count})
         return report
 
     def _recover(self) -> tuple[Ours, Mapping[str, int]]:

@@ -117,9 +117,7 @@ def test_a_start_begins_the_wait_anew_and_a_failed_read_does_not(
         made = plan_step(wish(wanted, frozen=cause and f"source one {cause}"), ours, {}, pace, levels, now)
         levels = made.levels
         assert len(made.returns) == number, now
-        assert not cause or made.reasons == [
-            f"Small: keeps 10 machines ({wanted} wanted), because source one {cause}"
-        ]
+        assert not cause or made.reasons == [f"Small: keeps 10 machines ({wanted} wanted), because source one {cause}"]
 
 
 @pytest.mark.parametrize(

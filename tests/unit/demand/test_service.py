@@ -124,12 +124,15 @@ def test_machines_whose_template_was_lost_are_returned(state: StateDir) -> None:
     assert reports[-1].templates[NO_TEMPLATE]["asked"] == 0
 
 
-def test_a_preview_records_nothing(state: StateDir) -> None:
+def test_a_preview_records_nothing_and_does_not_log_that_it_did(
+    state: StateDir, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     state.record_request("demo", "Small", 2, created_wall=0.0, rc_account=ACCOUNT)
     before = state.intent.read()
     report = make_service([state], PreviewedCalls([state]), [{"Small": 5}]).step(0.0)
     assert report.templates["Small"] == {"wanted": 5, "asked": 2, "running": 0, "idle": 0}
-    assert state.intent.read() == before
+    assert (state.intent.read(), caplog.messages) == (before, [])
 
 
 def test_different_jobs_that_fit_no_template_fill_neither_report_nor_log(
