@@ -236,8 +236,7 @@ def _find_leaving(wish: Wish, ours: Ours, lost: Mapping[str, int], shares: Count
 def _is_free(name: str, wish: Wish, ours: Ours) -> bool:
     """Return True if the machine is idle. If no source knows the machines of its template, any machine may be returned,
     so the result is also True."""
-    idle = wish.idle.get(ours.running[name].template)
-    return idle is None or name in idle
+    return name in wish.idle.get(ours.running[name].template, {name})
 
 
 def _find_free(wish: Wish, ours: Ours, lost: Mapping[str, int], youngest: float) -> Sequence[str]:

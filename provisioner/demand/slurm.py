@@ -24,9 +24,8 @@ from provisioner.demand.sources import Fleet, source_errors
 from provisioner.schema.setting_types import Duration, Texts
 from provisioner.schema.validation import Expects
 
-SHORT = ("NumNodes", "NumTasks", "OverSubscribe")
 LONG = ("Partition", "Reason", "tres-alloc", "tres-per-node", "tres-per-task", "tres-per-job")
-FIELDS = dict.fromkeys(SHORT, 16) | dict.fromkeys(LONG, 100)
+FIELDS = dict.fromkeys(("NumNodes", "NumTasks", "OverSubscribe"), 16) | dict.fromkeys(LONG, 100)
 """Columns of ``squeue --Format`` with their widths in characters."""
 FORMAT = ",".join(f"{name}:{width}" for name, width in FIELDS.items())
 SQUEUE = ("squeue", "--all", "--local", "--array", "--noheader", "--states=PENDING", f"--Format={FORMAT}")
