@@ -65,7 +65,8 @@ class KubeState:
         notes = KubeNotes(api, provisioner, directory)
         self.note_shown, self.write_demand, self.read_demand = notes.note_shown, notes.note_demand, notes.read_demand
         self._parts, self._name = Parts(api, provisioner), object_name(provisioner)
-        self.memory = KubeMemory(api, provisioner, directory and os.path.join(directory, "kubernetes-generation"))
+        # The directory may also serve other shards, and earlier served another namespace.
+        self.memory = KubeMemory(api, provisioner, directory and f"{directory}/generation-{api.namespace}-{self._name}")
         self.holds = ProvisionerObject(api, provisioner, self._caches[STATES], self.memory.exists)
         self.memory.prepare = self.holds.create
         self.ask_release, self.release_asked = self.holds.ask_release, self.holds.release_asked

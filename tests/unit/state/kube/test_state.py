@@ -11,12 +11,12 @@ import pytest
 
 from provisioner.hostfactory.provider_config import Digests
 from provisioner.model import Memory, RequestRecord
-from provisioner.state.errors import StateUnreachable, StateUnreadable, advice_message, is_denied
+from provisioner.state.errors import Condition, StateUnreachable, StateUnreadable, advice_message, is_denied
 from provisioner.state.kube.objects import NOTES, PARTS, pack
 from provisioner.state.kube.script_state import KubeEntries, KubeScriptState
 from provisioner.state.kube.state import KubeState
 from provisioner.state.marker_files import Difference
-from tests.support.kube_state_server import MemoryApiServer
+from tests.support.kube_state_server import MemoryApiServer, ObjectServer
 from tests.support.waiting import until
 from tests.unit.state.kube.conftest import Site, answer
 
@@ -125,6 +125,17 @@ def test_the_pool_status_is_written_only_when_it_changes(site: Site) -> None:
     loop.write_pool_status({"pools": {"a": 1}})
     assert site.calls(loop) == []
     assert site.open().read_pool_status() == {"pools": {"a": 1}}
+
+
+def test_states_that_share_a_directory_keep_their_own_generations(site: Site, tmp_path: Path) -> None:
+    """Loops of several shards may run on one host. An operator may also move a state to another namespace."""
+    moved = ObjectServer("elsewhere")
+    for server, name, writes in ((site.server, "demo-s0", 1), (site.server, "demo-s1", 5), (moved, "demo-s0", 3)):
+        state = KubeState(MemoryApiServer(server), name, str(tmp_path))
+        assert state.memory.condition() is Condition.NEW
+        for _ in range(writes):
+            state.memory.write(Memory(name, 1))
+    assert KubeState(MemoryApiServer(site.server), "demo-s0", str(tmp_path)).memory.condition() is Condition.FINE
 
 
 def test_the_history_is_a_local_file(site: Site, tmp_path: Path) -> None:
