@@ -128,6 +128,28 @@ def test_another_state_is_not_overwritten(sim: Simulation, tmp_path: Path) -> No
         copy_state(api.state(), files)
 
 
+def test_requests_are_copied_although_no_loop_has_run(tmp_path: Path) -> None:
+    files, api = StateDir(tmp_path), Api()
+    files.intent.create(PROVISIONER)
+    id_ = files.record_request(PROVISIONER, "pods", 2, created_wall=1.0, rc_account="").id
+    assert copy_state(files, api.state()) == copy_state(files, api.state()) == (1, 0, 0)
+    assert api.state().intent.read().requests[id_].count == 2
+
+
+def test_a_lost_namespace_is_restored_on_the_host_of_its_loop(sim: Simulation, tmp_path: Path) -> None:
+    """The host's note of a generation shows that there was a memory, but the namespace has no object any more."""
+    files, api, local = StateDir(sim.store.directory), Api(), str(tmp_path)
+    loop = KubeState(MemoryApiServer(api.server), PROVISIONER, local)
+    for epoch in range(1, 6):
+        loop.memory.write(Memory(PROVISIONER, epoch))
+    empty = ObjectServer("hf", World().wall)
+    assert KubeState(MemoryApiServer(empty), PROVISIONER, local).memory.condition() is Condition.MISSING
+    copy_state(files, KubeState(MemoryApiServer(empty), PROVISIONER, local))
+    restored = KubeState(MemoryApiServer(empty), PROVISIONER, local)
+    assert restored.memory.condition() is Condition.FINE
+    assert_same(files, restored)
+
+
 def test_a_running_loop_is_not_disturbed(sim: Simulation) -> None:
     api, files = Api(), StateDir(sim.store.directory)
     assert StateDir(sim.store.directory).loop_lock.acquire(0)

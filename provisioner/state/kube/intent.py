@@ -165,14 +165,13 @@ class KubeIntent:
 
     def restore(self, wanted: Intent) -> None:
         """Create each request and return of ``wanted`` that this state lacks. Raises StateError."""
-        known = self.read()
-        scripts, owner = KubeScriptState(self._api, self._provisioner), self._provisioner
+        known, scripts, owner = self.objects(), KubeScriptState(self._api, self._provisioner), self._provisioner
         for id_, one in wanted.requests.items():
-            if id_ not in known.requests:
+            if id_ not in known:
                 made, account = one.created_wall, one.rc_account
                 scripts.record_request(owner, one.template, one.count, created_wall=made, rc_account=account, id_=id_)
         for id_, back in wanted.returns.items():
-            if id_ not in known.returns:
+            if id_ not in known:
                 scripts.record_return(owner, back.names, created_wall=back.created_wall, id_=id_)
 
     def last_created(self) -> float:

@@ -52,8 +52,8 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
 def _copy_memory(source: AnyState, state: AnyState) -> Intent:
     """Write the memory of ``source`` under a new epoch. Return the intent of ``source``."""
     memory, present = read_memory(source), read_memory(state)
-    is_used = present is not None or state.memory.existed()
-    if is_used and (memory is None or present is None or replace(present, epoch=memory.epoch) != memory):
+    is_same = memory and present and replace(present, epoch=memory.epoch) == memory
+    if not is_same and (present or state.status.exists()):
         raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty state.")
     intent = source.intent.read()
     epoch = state.loop_lock.raise_epoch(memory.epoch + 1 if memory else 1)
