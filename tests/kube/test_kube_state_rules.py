@@ -70,6 +70,7 @@ def of_both(name: str, status: Document, write: Document, words: str) -> dict[st
 
 SPEC, END, EPOCH = "the spec of a {} never changes", "a terminal answer never changes", "this epoch is over"
 OLDER = "this generation is older"
+OTHERS = "the object of a provisioner never becomes another's"
 BREAKS: Mapping[str, Break] = {
     "the number of a request": Break(REQUEST, None, "", {"spec": {"count": 101}}, SPEC.format("request")),
     "the account of a request": Break(REQUEST, None, "", {"spec": {"account": None}}, SPEC.format("request")),
@@ -94,6 +95,10 @@ BREAKS: Mapping[str, Break] = {
     "an older epoch of a part": Break(PART, None, "", {"spec": {"epoch": 2, "generation": 18}}, EPOCH),
     "an older generation of a part": Break(PART, None, "", {"spec": {"epoch": 4, "generation": 16}}, OLDER),
     "no epoch of a part": Break(PART, None, "", {"spec": {"epoch": None}}, "Required value"),
+    **{
+        f"another provisioner of a {kind}": Break(kind, None, "", {"spec": {"provisioner": "other"}}, OTHERS)
+        for kind in (STATE, PART, NOTE)
+    },
     "hosts beside demand": Break(NOTE, None, "", {"spec": {"hosts": TEXT, "demand": TEXT}}, "have notes of their own"),
     "a hold of an unknown kind": Break(STATE, None, "", {"spec": {"holds": [{"kind": "pouse"}]}}, "Unsupported value"),
     "a reason without end": Break(REQUEST, RUNS, "/status", {"status": {"reason": "x" * 257}}, "may not be more than"),

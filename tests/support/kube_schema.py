@@ -43,6 +43,7 @@ RULES: dict[str, Callable[[Any, Any], bool]] = {
         is_named(new, r"(ret-)?[a-z0-9]{10}[.][0-9]{1,9}")
         and new["metadata"]["name"].startswith(f"{new['spec']['request']}.")
     ),
+    "self.provisioner == oldSelf.provisioner": lambda new, old: new["provisioner"] == old["provisioner"],
     "self == oldSelf": lambda new, old: new == old,
     "self.epoch >= oldSelf.epoch": lambda new, old: new["epoch"] >= old["epoch"],
     "self.generation >= oldSelf.generation": lambda new, old: new["generation"] >= old["generation"],

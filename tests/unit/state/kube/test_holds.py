@@ -8,7 +8,7 @@ from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
 from provisioner.state.errors import StateMissing, StateStale, StateUnreadable
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.kube.objects import STATES, item
-from tests.support.kube_state_server import Call
+from tests.support.kube_state_server import Call, Refusal
 from tests.unit.state.kube.conftest import Site
 
 PAUSE = Hold(HoldKind.PAUSE, "alpha", "ann", 5.5, "a reason")
@@ -33,6 +33,16 @@ def test_kubectl_sets_a_hold(site: Site) -> None:
     site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "stop-all"}]}})
     assert loop.holds.read() == Holds((STOP,))
     assert loop.holds.signature() != before
+
+
+def test_kubectl_does_not_give_the_holds_to_another_provisioner(site: Site) -> None:
+    """The loop selects its object by this field. With another value, the holds would be unknown, and no command could
+    make them known again."""
+    loop = site.loop()
+    site.patch(STATES, "demo", {"spec": {"holds": [{"kind": "stop-all"}]}})
+    with pytest.raises(Refusal, match="never becomes another's"):
+        site.patch(STATES, "demo", {"spec": {"provisioner": "demo2"}})
+    assert loop.holds.read() == Holds((STOP,))
 
 
 def test_the_status_of_the_loop_is_no_change_of_the_holds(site: Site) -> None:
