@@ -313,11 +313,23 @@ def test_proxy_leads_to_the_server(authority: Authority, access: Access, monkeyp
             with pytest.raises(StateDenied, match="proxy wants another login"):
                 api.call("GET", ONE)
             proxy.login = "me:p@ss"
-            with pytest.raises(StateUnreachable, match=r"Tunnel connection failed: 403"):
+            with pytest.raises(StateUnreachable, match=r"proxy 127\.0\.0\.1:\d+: Tunnel connection failed: 403"):
                 ApiServer(lambda: access._replace(server="https://elsewhere.test")).call("GET", ONE)
             monkeypatch.setenv("HTTPS_PROXY", "proxy:3128")
             with pytest.raises(StateDenied, match="expected http://proxy:3128 or"):
                 api.call("GET", ONE)
+            monkeypatch.setenv("HTTPS_PROXY", "http://me:s3cret@127.0.0.1:9")
+            with pytest.raises(StateUnreachable, match=r"proxy 127\.0\.0\.1:9: .*refused") as raised:
+                api.call("GET", ONE)
+            assert "s3cret" not in str(raised.value)
+
+
+def test_certificate_of_another_name_is_no_outage(server: Scripted, access: Access) -> None:
+    api = ApiServer(lambda: access._replace(tls_server_name="kube.bank.test"))
+    words = r"not valid for 'kube\.bank\.test'.* Correct server, tls-server-name"
+    with pytest.raises(StateUnreachable, match=words) as raised:
+        api.call("GET", ONE)
+    assert "repeated" not in str(raised.value)
 
 
 def test_threads_have_connections_of_their_own(api: ApiServer, server: Scripted) -> None:

@@ -128,20 +128,20 @@ def _named(document: Mapping[str, Any], table: str, field: str, name: str) -> Ma
     return found[0]
 
 
-def proxy_for(access: Access, host: str) -> str:
-    """Return the address of the proxy for TLS calls to ``host``; empty if these calls need no proxy. Raises
+def proxy_for(access: Access, host: str, port: int) -> str:
+    """Return the address of the proxy for TLS calls to a host; empty if these calls need no proxy. Raises
     StateDenied."""
     if access.proxy:
         return access.proxy.removeprefix("direct")
     environment = os.environ
     file = environment.get("HTTPS_PROXY_FILE")
     proxy = read_text(file).strip() if file else environment.get("https_proxy") or environment.get("HTTPS_PROXY") or ""
-    names = (environment.get("no_proxy") or environment.get("NO_PROXY") or "").split(",")
-    return "" if any(_covers(name.strip().lower(), host) for name in (*names, *LOCAL)) else proxy
+    names = [*(environment.get("no_proxy") or environment.get("NO_PROXY") or "").lower().split(","), *LOCAL]
+    return "" if any(_covers(name.strip(), one) for name in names for one in (host, f"{host}:{port}")) else proxy
 
 
 def _covers(name: str, host: str) -> bool:
-    """Return True if an entry of NO_PROXY names this host."""
+    """Return True if an entry of NO_PROXY names this host. ``host``: with or without its port."""
     if "/" in name:
         import ipaddress  # imported here because it takes some milliseconds
 

@@ -68,7 +68,8 @@ ROLE = f"Bind this account to its Role in {COMPONENT}, which has the verb {{}} o
 SERVER_FORM = "is no address of an API server: expected `server: https://HOST:PORT` in the kubeconfig."
 PROXY_FORM = "HTTPS_PROXY or proxy-url: expected http://proxy:3128 or http://name:password@proxy (%23, %2F for #, /)."
 TOKEN_FORM = "expected one line with a token. Write the token again; let a timer write a new file and rename it."
-PEM_FORM = "Correct CA, client certificate and client key of the kubeconfig; the key must have no password."
+PROXY_LOGIN = "The proxy wants another login: correct name and password in HTTPS_PROXY or proxy-url."
+PEM_FORM = "Correct server, tls-server-name, CA, certificate and key of the kubeconfig; the key must have no password."
 LACKS_RIGHT = re.compile(r'cannot (\w+) resource "([^"]+)"')
 """Pattern of the server's message about a call that no Role allows. Its groups are the verb and the resource."""
 
@@ -109,7 +110,7 @@ class Connection(http.client.HTTPConnection):
         server, port = _parse(access.server, ("http", "https"), f"{access.server}: {SERVER_FORM}")
         self._access, self._name, self._is_encrypted = access, server.hostname or "", server.scheme == "https"
         self._prefix, self._login = server.path.rstrip("/"), dict[str, str]()
-        proxy = proxy_for(access, self._name) if self._is_encrypted else ""
+        proxy = proxy_for(access, self._name, port) if self._is_encrypted else ""
         address, first_port = _parse(proxy, ("http",), PROXY_FORM) if proxy else (server, port)
         super().__init__(address.hostname or "", first_port, timeout=self._left(CONNECT_SECONDS))
         if proxy:
@@ -119,11 +120,10 @@ class Connection(http.client.HTTPConnection):
         try:
             self.connect()
         except (OSError, StateError) as error:
+            if proxy and self.sock is None:  # the proxy accepted no connection, or opened no tunnel
+                text = f"proxy {self.host}:{self.port}: {error}"
+                raise StateDenied(f"{text}. {PROXY_LOGIN}") if " 407 " in text else ConnectionError(text) from error
             self.close()
-            if proxy and " 407 " in f"{error} ":
-                raise StateDenied(
-                    "The proxy wants another login (HTTP 407): correct name and password in HTTPS_PROXY."
-                ) from error
             raise
 
     def _left(self, most: float = math.inf) -> float:
@@ -324,7 +324,7 @@ class ApiServer:
         document = _decode(body)
         if status < REDIRECT and "kind" not in document:
             raise StateUnreachable(self.unreachable(f"no server of Kubernetes sent {bytes(body[:80])!r}"))
-        message = " ".join(str(document.get("message", "no reason")).split())
+        message = " ".join(str(document.get("message") or "no reason").split())
         details = found if isinstance(found := document.get("details"), dict) else {}
         if status in ADVICE:
             right = LACKS_RIGHT.search(message)
@@ -345,7 +345,8 @@ class ApiServer:
 
     def unreachable(self, reason: object) -> str:
         """Return the message for a call without a usable response."""
-        return f"{self.name}: no usable response: {reason}. The call may be repeated without any loss."
+        advice = PEM_FORM if "CERTIFICATE_VERIFY" in str(reason) else "The call may be repeated without any loss."
+        return f"{self.name}: no usable response: {reason}. {advice}"
 
     def watch(self, path: str, seconds: float) -> Watch:
         """Open a watch and return its events. ``path`` must contain ``watch=true``. The watch has a connection of its

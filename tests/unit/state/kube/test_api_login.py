@@ -96,7 +96,7 @@ def test_pod_uses_its_own_account_without_a_proxy(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         found = in_cluster()
         assert (found.server, found.namespace, found.token_file) == (server, "grid", f"{tmp_path}/token")
-        assert proxy_for(found, host) == ""
+        assert proxy_for(found, host, 6443) == ""
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,10 @@ def test_pod_uses_its_own_account_without_a_proxy(tmp_path: Path, monkeypatch: p
         ("10.0.0.0/8", "10.1.2.3", False),
         ("10.0.0.0/8", "11.1.2.3", True),
         ("10.0.0.0/8,wrong/8", "kube.bank.test", True),
+        ("10.1.2.3:443, other:1", "10.1.2.3", False),
+        ("Kube.bank.test:443", "kube.bank.test", False),
+        (".bank.test:443", "kube.bank.test", False),
+        ("kube.bank.test:6443", "kube.bank.test", True),
         ("", "localhost", False),
     ],
 )
@@ -122,15 +126,15 @@ def test_no_proxy_names_hosts_domains_and_networks(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
     monkeypatch.setenv("NO_PROXY", excluded)
-    assert proxy_for(Access(f"https://{host}"), host) == ("http://proxy:3128" if proxied else "")
+    assert proxy_for(Access(f"https://{host}"), host, 443) == ("http://proxy:3128" if proxied else "")
 
 
 def test_proxy_may_be_in_a_file_or_in_the_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proxy").write_text("http://file:1\n")
     monkeypatch.setenv("HTTPS_PROXY_FILE", str(tmp_path / "proxy"))
     monkeypatch.setenv("HTTPS_PROXY", "http://variable:1")
-    assert proxy_for(Access("https://kube"), "kube") == "http://file:1"
-    assert proxy_for(Access("https://kube", proxy="http://own:1"), "kube") == "http://own:1"
+    assert proxy_for(Access("https://kube"), "kube", 443) == "http://file:1"
+    assert proxy_for(Access("https://kube", proxy="http://own:1"), "kube", 443) == "http://own:1"
     monkeypatch.setenv("HTTPS_PROXY_FILE", str(tmp_path / "none"))
     with pytest.raises(StateError, match="none: cannot be read"):
-        proxy_for(Access("https://kube"), "kube")
+        proxy_for(Access("https://kube"), "kube", 443)

@@ -53,7 +53,7 @@ LACKS = (
         (404, {"details": "no route"}, StateMissing, "kubectl apply -k deploy"),
         (404, {"details": {"kind": "namespaces", "name": "g"}}, StateMissing, "kubectl create namespace g"),
         (400, {"message": "bad"}, StateError, "HTTP 400: bad."),
-        (302, "", StateError, "HTTP 302"),
+        (302, "", StateError, "HTTP 302: no reason."),
         (429, {"message": "too many"}, StateUnreachable, "HTTP 429: too many"),
         (500, "etcd", StateUnreachable, "HTTP 500"),
         (200, "<html", StateUnreachable, "no server of Kubernetes sent b'<html'"),
