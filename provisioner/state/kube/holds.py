@@ -21,6 +21,8 @@ from provisioner.state.record_format import RecordError, decode, encode
 ATTEMPTS = 10
 """Number of tries of a change, because several operators may change the holds at the same time."""
 
+ADVICE = "`provisioner stop-all` or `start-all` makes it again; set the holds again."
+
 KEPT_RELEASES = 200
 """Maximum number of released holds that the object keeps. The schema also limits the holds in force to this number."""
 
@@ -95,9 +97,8 @@ class ProvisionerObject:
                 before = NO_HOLDS
             if (after := change(before)) == before and not (anew and found is None):
                 return before, after
-            spec = {"holds": [encode(hold) for hold in after.current]}
             newest = sorted(after.released, key=lambda hold: hold.since)[-KEPT_RELEASES:]
-            spec["released"] = [encode(hold) for hold in newest]
+            spec = {"holds": [*map(encode, after.current)], "released": [*map(encode, newest)]}
             if found is None:
                 self.create()
                 continue
@@ -110,9 +111,11 @@ class ProvisionerObject:
         raise StateStale(f"{self._path}: others changed it {ATTEMPTS} times at the same moment. Try again.")
 
     def ask_release(self) -> None:
-        """Record that an operator allows the loop to release the brake. Raises StateError."""
+        """Record that an operator allows the loop to release the brake. Raises StateError, in particular StateMissing
+        if there is no object."""
         number = os.urandom(4).hex()  # so that each request changes the object
-        self.patch({"spec": {"release": f"asked on {os.uname().nodename}, {number}"}})
+        if not self.patch({"spec": {"release": f"asked on {os.uname().nodename}, {number}"}}):
+            raise StateMissing(f"{self._path}: was deleted, so no release was recorded. {ADVICE} Then try again.")
 
     def release_asked(self) -> bool:
         """Return True if an operator has asked the loop to release the brake. Raises StateError."""
@@ -132,16 +135,15 @@ class ProvisionerObject:
         self._taken = ""
 
     def _decode(self, found: Item | None) -> Holds:
-        advice = "`provisioner stop-all` or `start-all` makes it again; set the holds again."
         if found is None:
             if self._seen or self._has_memory():
-                raise StateMissing(f"{self._path}: was deleted, so the holds in force are unknown. {advice}")
+                raise StateMissing(f"{self._path}: was deleted, so the holds in force are unknown. {ADVICE}")
             return NO_HOLDS
         if (generation := found["metadata"]["generation"]) < self._seen:
-            raise StateUnreadable(f"{self._path}: is an old copy: a later one had been written. {advice}")
+            raise StateUnreadable(f"{self._path}: is an old copy: a later one had been written. {ADVICE}")
         self._seen = generation
         spec = found["spec"]
         try:
             return Holds(*(decode(tuple[Hold, ...], spec.get(name, [])) for name in ("holds", "released")))
         except RecordError as error:
-            raise StateUnreadable(f"{self._path}: {error}. Correct it with `kubectl edit`. {advice}") from error
+            raise StateUnreadable(f"{self._path}: {error}. Correct it with `kubectl edit`. {ADVICE}") from error

@@ -97,6 +97,16 @@ def test_holds_are_unknown_after_their_object_was_deleted(site: Site) -> None:
     assert loop.holds.read() == NO_HOLDS
 
 
+def test_a_release_of_the_brake_is_not_lost_silently(site: Site) -> None:
+    operator, _ = site.open(), site.loop()
+    site.server.answer("DELETE", item("hf", STATES, "demo"))
+    with pytest.raises(StateMissing, match="no release was recorded. `provisioner stop-all`"):
+        operator.ask_release()
+    operator.holds.change(lambda holds: holds, anew=True)
+    operator.ask_release()
+    assert operator.release_asked()
+
+
 def test_an_old_copy_releases_no_hold(site: Site) -> None:
     loop, operator = site.loop(), site.open()
     old = site.server.snapshot()
