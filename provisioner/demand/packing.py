@@ -144,8 +144,8 @@ class ClusterSource(SourceSettings):
         """Return the seconds for which each idle machine has been idle.
 
         A machine is idle if at least two reads in a row show no work, because a single read may fall between two jobs.
-        A machine that has not joined in time counts as a machine without work. So does a machine that was not listed
-        for as long, but not before, because HTCondor's collector lists no machine for minutes after its restart.
+        A machine that was not listed for ``JOIN_SECONDS`` also counts as a machine without work. HTCondor's collector
+        lists no machine for minutes after its restart.
         """
         listed = {name: self._listed_at.get(name, one.since) for name, one in fleet.running.items()}
         self._listed_at = listed | dict.fromkeys(members, fleet.now)

@@ -190,7 +190,7 @@ def plan_step(wish: Wish, ours: Ours, lost: Mapping[str, int], settings: Demand,
     running = Counter(one.template for one in ours.running.values())
     shares = Counter({template: max(1, int(settings.fall_share * number)) for template, number in running.items()})
     returns = _find_leaving(wish, ours, lost, shares)
-    reasons = [f"returns {len(returns)} machines that are lost or have to leave"] if returns else []
+    reasons = [f"returns {len(returns)} machines that are lost or have to leave"] * bool(returns)
     leaving = Counter(ours.running[name].template for name in returns)
     free = _find_free(wish, ours, lost, now - settings.minimum_age_seconds)
     requests, kept = dict[str, int](), dict[str, Sequence[tuple[float, int]]]()
