@@ -214,7 +214,7 @@ def _decode(body: bytes | bytearray) -> dict[str, Any]:
     with suppress(ValueError, RecursionError):
         if isinstance(document := json.loads(body), dict):
             return document
-    return {"message": body[:80].decode("utf-8", "replace")}
+    return {"message": body[:80].decode("utf-8", "replace") or "no reason"}
 
 
 @contextmanager
@@ -324,7 +324,7 @@ class ApiServer:
         document = _decode(body)
         if status < REDIRECT and "kind" not in document:
             raise StateUnreachable(self.unreachable(f"no server of Kubernetes sent {bytes(body[:80])!r}"))
-        message = " ".join(str(document.get("message") or "no reason").split())
+        message = " ".join(str(document.get("message", "no reason")).split())
         details = found if isinstance(found := document.get("details"), dict) else {}
         if status in ADVICE:
             right = LACKS_RIGHT.search(message)
