@@ -111,10 +111,10 @@ def _columns(line: str) -> dict[str, str]:
 
 
 def _read_job(columns: Mapping[str, str], number: int, partitions: Mapping[str, Texts], fleet: Fleet) -> list[Jobs]:
-    """Divide ``number`` equal jobs into parts, and return the parts: one part for each node of a job.
+    """Divide each of ``number`` equal jobs into parts, one part for each node of the job. Return all parts.
 
     If such a part fits no template, return one part for each task instead, because Slurm may spread the tasks over more
-    nodes. If a job is in no partition that counts, return an empty list.
+    nodes. If the jobs are in none of ``partitions``, return an empty list; without ``partitions`` all jobs count.
     """
     ours = [name for name in columns["Partition"].split(",") if name in partitions]
     if partitions and not ours:

@@ -176,15 +176,15 @@ class Slot(NamedTuple):
         return self.may_exist and (is_known or self.failure is None or self.failure.error.is_ambiguous)
 
     def with_observed(self, **facts: Any) -> Slot:
-        """Return the slot with changed fields of ``observed``."""
+        """Return a copy of the slot, in which these fields of ``observed`` are replaced."""
         return self._replace(observed=self.observed._replace(**facts))
 
     def with_life(self, **moments: Any) -> Slot:
-        """Return the slot with changed fields of ``life``."""
+        """Return a copy of the slot, in which these fields of ``life`` are replaced."""
         return self._replace(life=self.life._replace(**moments))
 
     def with_deletion(self, **facts: Any) -> Slot:
-        """Return the slot with changed fields of ``deletion``."""
+        """Return a copy of the slot, in which these fields of ``deletion`` are replaced."""
         return self._replace(deletion=self.deletion._replace(**facts))
 
 

@@ -64,7 +64,7 @@ def _part(title: str, model: type[Section], without: Iterable[str] = ()) -> Iter
     for name, field in model.model_fields.items():
         if name not in without:
             cells = (f"`{name}`", words_of(model, name), _default(field), field.description)
-            yield f"| {' | '.join(_one_line(cell).replace('|', '&#124;') for cell in cells)} |"
+            yield "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _default(field: FieldInfo) -> str:

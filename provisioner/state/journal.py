@@ -125,11 +125,12 @@ class Journal:
         return [os.path.basename(path) for path in self._names() if os.path.exists(path)]
 
     def find(self, *needles: str, newest: bool = False, most: int | None = None) -> Excerpt:
-        """Return the lines that contain one of ``needles``. The caller has encoded the needles as JSON. If a file
-        cannot be read, the excerpt gives the reason.
+        """Return an excerpt: the lines that contain one of ``needles``. The caller has encoded the needles as JSON. If
+        a file cannot be read, the excerpt gives the reason.
 
         ``newest``: True to search only the newest file. ``most``: maximum number of lines from each file. Older lines
-        are cut off. The oldest cycle may then be incomplete, so it is left out, unless no other cycle is left.
+        are cut off. If the cut divides the lines of a cycle, the rest of this cycle is cut off, too, unless the file
+        has no other cycle.
         """
         contents, unreadable = self._contents([self.path] if newest else self._names())
         lines: list[Line] = []

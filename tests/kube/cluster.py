@@ -258,10 +258,8 @@ class Cluster:
         )
 
     def _start(self, program: str, *arguments: str) -> None:
-        """Start a program that dies with this process.
-
-        Ctrl-C does not reach the program, because the cluster ends it.
-        """
+        """Start a program that ends with this process, at the latest. Ctrl-C does not reach the program, because it has
+        a session of its own: the cluster ends its programs in order."""
         with (self.directory / f"{program}.log").open("ab") as log:
             self._processes[program] = subprocess.Popen(
                 [str(self._programs / program), *arguments],

@@ -488,8 +488,8 @@ class Judge:
             self._sim.returned = {name: request for name, request in self._sim.returned.items() if request != id_}
 
     def _may_be_forgotten(self, id_: str) -> bool:
-        """Return True if losses of files explain that the id is unknown. Intent must have been lost. Besides, memory
-        must have been lost, or no loop can have read the id."""
+        """Return True if losses of files explain that the id is unknown: intent was lost, and either memory was lost,
+        too, or the loop has never answered a poll of the id."""
         return "intent" in self._lost and (self._memory_was_lost or id_ not in self._answers)
 
     def _check_heard(self, id_: str, answer: Answer) -> None:

@@ -86,8 +86,9 @@ class ListCommand(Section):
     ``/data/jobs``. For xml: a path such as ``.//job_list``. Default for json: the whole document is the list."""
     fields: Mapping[str, str] = Field(default_factory=dict)
     """Fields of a record. ``name``, ``id`` and ``state`` are needed; ``host``, ``address``, ``reason``, ``created``,
-    ``started`` and ``mark`` are optional. Each value says where the output has the field: the field's name; for
-    ``separated`` the column, counted from 1; for ``lines`` a group of ``match``. Default none."""
+    ``started`` and ``mark`` are optional. Each value says where the output has this field: for ``json``, ``xml`` and
+    ``csv`` the output's own name; for ``separated`` the column, counted from 1; for ``lines`` a group of ``match``.
+    Default none."""
     separator: Separator = "|"
     """Character between the columns of the formats ``csv`` (usually ``,``) and ``separated``; default ``|``."""
     skip: Annotated[int, Field(ge=0), Expects("a whole number ≥ 0")] = 0

@@ -51,7 +51,7 @@ def patch(api: ApiServer, resource: str, name: str, change: Mapping[str, object]
 
 
 def list_items(api: ApiServer, resource: str, provisioner: str) -> Mapping[str, Item]:
-    """Return a provisioner's objects of a resource by name, from a new list. Raises StateError."""
+    """List the objects of a resource now. Return those of a provisioner, by name. Raises StateError."""
     listed = ListedObjects(api, collection(api.namespace, resource, fieldSelector=own(provisioner)))
     listed.refresh()
     return listed.objects

@@ -19,8 +19,8 @@ from provisioner.state.settled_answers import ASSUMED, REPORTED, Entry
 
 
 class KubeTerminalAnswers(KubeEntries):
-    """The settled terminal answers. Each answer was reported to HF or is assumed to be reported, or the loop has
-    settled it before HF has read it."""
+    """The settled terminal answers, which never change. An answer is settled when it is reported to HF, when it is
+    assumed to be reported, or earlier by the loop."""
 
     def __init__(self, api: ApiServer, provisioner: str, cache: ListedObjects, threads: Executor | None = None) -> None:
         super().__init__(api, provisioner)

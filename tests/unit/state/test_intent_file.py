@@ -1,4 +1,4 @@
-"""intent.json: its creation, the promises of additions and trims, and an old copy that was put back."""
+"""intent.json: its creation, the effects of adding and of trimming requests, and an old copy that was put back."""
 
 from __future__ import annotations
 

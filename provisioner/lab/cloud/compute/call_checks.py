@@ -35,8 +35,8 @@ def check_size(group: Members, size: int) -> None:
 def members_named(group: Members, urls: Sequence[str], *, skip_invalid: bool = False) -> list[str]:
     """Return the names of the members to which the URLs refer.
 
-    Raises 400 for a URL that is malformed or belongs to another project, zone or region. Also raises 400 for a URL that
-    names no member. If ``skip_invalid`` is true, such a URL is left out.
+    Raises 400 for a URL that is malformed or belongs to another project, zone or region. A correct URL that names no
+    member also raises 400, or is left out if ``skip_invalid`` is true.
     """
     _check_count(urls)
     names = []
