@@ -112,8 +112,8 @@ def _only_service(directories: Directories) -> Iterator[HostFactory]:
 
 
 def _publish(options: argparse.Namespace, state: State, report: Report) -> None:
-    if options.once:
-        report.next_at = None
+    # The next step is due an interval after the end of this step.
+    report.next_at = None if options.once or report.next_at is None else report.next_at + time.time() - report.at
     if options.once or options.dry_run:
         print(json.dumps(asdict(report)), flush=True)
     if not options.dry_run:

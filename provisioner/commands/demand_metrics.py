@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from provisioner.demand.service import Report
 from provisioner.telemetry.metric_collectors import CountedTable, Group, Metric, Table
@@ -24,6 +24,7 @@ class DemandMetrics(Group):
         "Seconds since the last complete reading of the source, or since the start of the process.")
     failures = Metric(CountedTable[str], "hf_demand_source_failures_total", {"source": ()},
         "Failed readings of the source.")
+    steps = Metric(Counter, "hf_demand_steps_total", {}, "Steps that have read each source once.")
     unfit = Metric(Table[str], "hf_demand_unfit_jobs", {"source": ()}, "Jobs of the source that fit no template.")
     last_step = Metric(Gauge, "hf_demand_last_step_timestamp_seconds", {},
         "End of the last step without a problem; begins with the start of the process.")
@@ -45,9 +46,10 @@ class DemandMetrics(Group):
         self.latest = report
         self.interval.set((report.next_at or report.at) - report.at)
         if not report.problem:
-            self.last_step.set(report.at)
+            self.last_step.set(time.time())
         if not report.sources:
             return
+        self.steps.inc()
         for key in ("wanted", "asked", "running", "idle"):
             getattr(self, key).replace({template: numbers[key] for template, numbers in report.templates.items()})
         self._read_at = {name: source["read_at"] or self.started for name, source in report.sources.items()}

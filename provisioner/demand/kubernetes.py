@@ -53,7 +53,7 @@ class Kubernetes(ClusterSource):
 
     namespaces: Annotated[tuple[Namespace, ...], Field(strict=False), Expects("a list of namespaces")] = ()
     """Namespaces of the pods that count; default all."""
-    selector: str = ""
+    selector: Annotated[str, Expects("a text such as team=risk")] = ""
     """Selector of the pods that count by their labels, for example team=risk; default all."""
     node_labels: NodeLabels = Field(default_factory=dict)
     """Labels of the nodes of each template; default none. A pod fits only templates whose labels fulfil its node
@@ -132,13 +132,18 @@ def _selects(spec: Object, labels: Mapping[str, str]) -> bool:
 def _fulfils(labels: Mapping[str, str], rule: Object) -> bool:
     """Return True if a node with these labels fulfils a rule.
 
-    A rule about ``COMMON_LABELS`` counts as fulfilled. For Gt and Lt, the label must exist, but its value is not
-    compared. A rule about the field ``metadata.name`` counts as a rule about a label that the node lacks, because the
-    new node's name is unknown.
+    A rule about ``COMMON_LABELS`` counts as fulfilled. Gt and Lt compare whole numbers; a label that is no number
+    fulfils neither of them. A rule about the field ``metadata.name`` counts as a rule about a label that the node
+    lacks, because the new node's name is unknown.
     """
-    key, operator = rule["key"], rule["operator"]
-    is_found = labels[key] in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels
-    return key in COMMON_LABELS or is_found != (operator in ("NotIn", "DoesNotExist"))
+    key, operator, label = rule["key"], rule["operator"], labels.get(rule["key"], "")
+    if operator in ("Gt", "Lt"):
+        limit = int(rule["values"][0])
+        is_fulfilled = label.isdecimal() and (int(label) > limit if operator == "Gt" else int(label) < limit)
+    else:
+        is_found = label in rule["values"] if key in labels and operator in ("In", "NotIn") else key in labels
+        is_fulfilled = is_found != (operator in ("NotIn", "DoesNotExist"))
+    return key in COMMON_LABELS or is_fulfilled
 
 
 def _tolerates(toleration: Object, taint: str) -> bool:

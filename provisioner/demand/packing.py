@@ -21,8 +21,12 @@ from provisioner.schema.setting_types import Texts
 
 JOIN_SECONDS = 600.0
 """Seconds after its start within which a machine must join its cluster. A machine that has not joined by then, or has
-left the cluster, takes no jobs. Such a machine is replaced while jobs need new machines, and is among the first that
-are returned."""
+left the cluster, takes no jobs. Such a machine is replaced while jobs need new machines. After as many seconds in which
+no read has listed it, the machine is among the first that are returned."""
+
+LONGEST_GAP = 150.0
+"""Seconds between two reads, at most, that count as time in which the cluster did not list a machine. A longer time
+without a read proves nothing, because the machine may have been listed and at work."""
 
 REPLACED_SHARE = 0.1
 """Largest share of a template's running machines that are replaced at the same time; at least one machine may be
@@ -101,8 +105,10 @@ class ClusterSource(SourceSettings):
     the templates of each."""
     _idle_since: dict[str, float] = PrivateAttr(default_factory=dict)
     """The time since which each read has seen a machine without work, by machine."""
-    _listed_at: dict[str, float] = PrivateAttr(default_factory=dict)
-    """The time of the last read that listed a running machine, or else the machine's start, by machine."""
+    _read_at: float = PrivateAttr(default=0.0)
+    """The time of the last successful read."""
+    _missed: dict[str, float] = PrivateAttr(default_factory=dict)
+    """Seconds for which no read has listed a running machine, by machine."""
     _largest: dict[str, tuple[float, ...]] = PrivateAttr(default_factory=dict)
     """Processors, memory (MB) and GPUs of the largest machine that was seen without work, by template."""
 
@@ -144,16 +150,16 @@ class ClusterSource(SourceSettings):
         """Return the seconds for which each idle machine has been idle.
 
         A machine is idle if at least two reads in a row show no work, because a single read may fall between two jobs.
-        A machine that was not listed for ``JOIN_SECONDS`` also counts as a machine without work. HTCondor's collector
-        lists no machine for minutes after its restart.
+        A machine that no read has listed for ``JOIN_SECONDS`` also counts as a machine without work. A shorter time
+        proves nothing, because HTCondor's collector lists no machine for minutes after its restart.
         """
-        listed = {name: self._listed_at.get(name, one.since) for name, one in fleet.running.items()}
-        self._listed_at = listed | dict.fromkeys(members, fleet.now)
-        joins = {name: fleet.now - at <= JOIN_SECONDS for name, at in listed.items()}
-        works = joins | {name: member.works for name, member in members.items()}
-        # After the clock has gone back, a time in the future would count as not idle.
-        self._idle_since = {one: min(self._idle_since.get(one, math.inf), fleet.now) for one in joins if not works[one]}
-        return {name: fleet.now - since for name, since in self._idle_since.items() if since < fleet.now}
+        now, missed = fleet.now, fleet.running.keys() - members.keys()
+        step, self._read_at = min(max(now - self._read_at, 0.0), LONGEST_GAP), now
+        self._missed = {name: self._missed.get(name, -step) + step for name in missed}
+        is_idle = {name: seconds > JOIN_SECONDS for name, seconds in self._missed.items()}
+        is_idle |= {name: not member.works for name, member in members.items()}
+        self._idle_since = {one: min(self._idle_since.get(one, now), now) for one in is_idle if is_idle[one]}
+        return {name: now - since for name, since in self._idle_since.items() if since < now}
 
 
 def pack(jobs: Iterable[Jobs], members: Mapping[str, Member], fleet: Fleet) -> Reading:

@@ -125,7 +125,8 @@ def _find_hindrance(deciding: Mapping[str, LastValue]) -> str:
     that decide about the template."""
     for name, value in deciding.items():
         if value.successes < STEADY:
-            return f"source {name} {f'failed: {value.problem}' if value.problem else 'is new'}"
+            success_message = "was read only once since it failed" if value.failures else "is new"
+            return f"source {name} {f'failed: {value.problem}' if value.problem else success_message}"
     return "" if deciding else UNDECIDED
 
 

@@ -133,7 +133,8 @@ def validate(
     try:
         return model.model_validate({**settings, **given}, context=around), problems
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        # A list counts as too short if it has only invalid parts, and these have problems of their own.
+        details = [one for one in error.errors(include_url=False) if one["type"] != "too_short" or not one["input"]]
         return None, [*problems, *(_explain(model, detail, file, where) for detail in details)]
 
 

@@ -7,7 +7,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,25 @@ def metrics() -> Metrics:
     metrics = Metrics(CollectorRegistry())
     metrics.configure(loader.load(CONFIG / "provisioner.yaml", {"HF_PROVIDER_NAME": "gkeinst"}).limits())
     work(metrics, "gke-main", "GkePod")
+    return metrics
+
+
+@pytest.fixture
+def step(metrics: Metrics) -> Callable[[], None]:
+    """Return a function that shows a step of ``provisioner demand`` in the metrics. One step has been shown."""
     numbers = {"wanted": 5, "asked": 4, "running": 3, "idle": 1}
     source = {"wanted": {"GkePod": 5}, "read_at": 1e9, "problem": "", "failures": 2, "unfit": {"8 GPUs": 1}}
-    DemandMetrics(metrics.registry).show(Report(1e9, templates={"GkePod": numbers}, sources={"pool": source}))
-    return metrics
+    report = Report(1e9, templates={"GkePod": numbers}, sources={"pool": source})
+    show = partial(DemandMetrics(metrics.registry).show, report)
+    show()
+    return show
 
 
 def test_the_files_are_those_that_make_dashboards_writes() -> None:
     assert {file: file.read_text() for file in BOARDS} == texts()
 
 
+@pytest.mark.usefixtures("step")
 def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
     exported = {sample.name for family in metrics.registry.collect() for sample in family.samples}
     alerts = [rule["expr"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
@@ -72,6 +82,7 @@ def test_panels_and_alerts_use_metrics_that_exist(metrics: Metrics) -> None:
     assert len(used) > 20
 
 
+@pytest.mark.usefixtures("step")
 def test_every_metric_of_ours_is_drawn(metrics: Metrics) -> None:
     names = {family.name for family in metrics.registry.collect() if family.name.startswith("hf_")}
     drawn = " ".join(expressions())
@@ -129,9 +140,10 @@ def scraped(metrics: Metrics, tmp_path: Path) -> Iterator[str]:
 
 @PROMETHEUS
 @pytest.mark.slow
-def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, scraped: str) -> None:
+def test_no_panel_is_empty_on_a_real_prometheus(metrics: Metrics, step: Callable[[], None], scraped: str) -> None:
     def empty() -> list[str]:
         work(metrics, "gke-main", "GkePod")
+        step()
         return [text for text in expressions() if all(value == "NaN" for value in now(scraped, text))]
 
     until(lambda: not empty(), 60, every=0.5, what="a value in every panel")

@@ -3,6 +3,7 @@ one service act."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 import requests
+from prometheus_client import CollectorRegistry
 
 from provisioner.commands import demand as command
 from provisioner.commands.cli import run
-from provisioner.demand.service import ACCOUNT
+from provisioner.commands.demand_metrics import DemandMetrics
+from provisioner.demand.service import ACCOUNT, Report
 from provisioner.hostfactory import Answer, Loss
 from provisioner.hostfactory.provider_config import Directories
 from provisioner.hostfactory.script_calls import HostFactory
@@ -67,6 +70,20 @@ def test_a_step_requests_what_is_missing_and_finds_it_again(site: StateDir, caps
     ]
     report = site.read_demand()
     assert (report["sources"]["base"]["wanted"], report["next_at"]) == ({template: 3}, None)
+
+
+def test_the_next_step_is_due_an_interval_after_the_end_of_a_long_step(site: StateDir) -> None:
+    """A step of 400 s must not show the next step as overdue."""
+    now = time.time()
+    options = argparse.Namespace(once=False, dry_run=False)
+    command._publish(options, site, Report(now - 400, next_at=now - 370))
+    assert now + 30 <= site.read_demand()["next_at"] <= time.time() + 30
+
+
+def test_the_metric_of_the_last_step_has_the_end_of_the_step() -> None:
+    now, registry = time.time(), CollectorRegistry()
+    DemandMetrics(registry).show(Report(now - 400))
+    assert (registry.get_sample_value("hf_demand_last_step_timestamp_seconds") or 0.0) >= now
 
 
 def test_lost_machines_are_returned_and_replaced(site: StateDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -167,7 +184,7 @@ def test_metrics_and_health(
     numbers = {"wanted": 3, "asked": 3, "running": 0, "idle": 0}
     for name, number in numbers.items():
         assert f'hf_demand_{name}{{template="{template}"}} {number:.1f}' in lines
-    assert 'hf_demand_source_failures_total{source="base"} 0.0' in lines
+    assert {'hf_demand_source_failures_total{source="base"} 0.0', "hf_demand_steps_total 1.0"} <= {*lines}
     assert [ask(page)[0] for page in ("healthz", "readyz")] == [200, 200]
     assert json.loads(ask("status")[1])["templates"] == {template: numbers}
     servers[-1].stop()

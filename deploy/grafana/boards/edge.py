@@ -94,10 +94,12 @@ def demand() -> list[Question]:
             "s",
         ),
         line_question(
-            "Failed readings in five minutes",
+            "Share of failed readings, in an hour",
             "provisioner status shows the reason.",
-            increase("hf_demand_source_failures_total", "source"),
+            "max by (source) (increase(hf_demand_source_failures_total[1h])"
+            " / on (job, instance) group_left increase(hf_demand_steps_total[1h]))",
             "{{source}}",
+            "percentunit",
         ),
         line_question(
             "Jobs that fit no template",

@@ -48,7 +48,9 @@ def test_the_last_value(reads: list[dict[str, int] | str], number: int) -> None:
         pytest.param([{}], "source one is new", id="read once"),
         pytest.param([{}, {}], None, id="read twice"),
         pytest.param([{}, {}, "refused"], "source one failed: refused", id="failed"),
-        pytest.param([{}, {}, "refused", {}], "source one is new", id="read once since a failure"),
+        pytest.param(
+            [{}, {}, "refused", {}], "source one was read only once since it failed", id="read once since a failure"
+        ),
         pytest.param([{}, {}, "refused", {}, {}], None, id="read twice since a failure"),
     ],
 )

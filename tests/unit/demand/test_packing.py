@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.demand import packing
-from provisioner.demand.packing import JOIN_SECONDS, MANY, ClusterSource, Jobs, Member, pack
+from provisioner.demand.packing import JOIN_SECONDS, LONGEST_GAP, MANY, ClusterSource, Jobs, Member, pack
 from provisioner.demand.sources import Fleet, Running, Shape
 
 SHAPES = {
@@ -139,8 +139,25 @@ def test_a_machine_that_worked_is_not_idle_as_soon_as_the_cluster_does_not_list_
     cluster, fleet = Cluster(listed=listed), fleet_of("a", age=9999.0)
     assert cluster.read(fleet).idle == {}
     listed[0] = {}
-    read = {later: cluster.read(fleet._replace(now=fleet.now + later)).idle for later in (30, 60, 600, 630, 660)}
-    assert read == {30: {}, 60: {}, 600: {}, 630: {}, 660: {"a": 30.0}}
+    read = {later: cluster.read(fleet._replace(now=fleet.now + later)).idle for later in range(30, 691, 30)}
+    assert read == {later: {} for later in range(30, 661, 30)} | {690: {"a": 30.0}}
+
+
+@pytest.mark.parametrize(
+    "times", [range(900, 1800, 30), [30, *range(900, 1800, 30)], [30, -900, *range(900, 1800, 30)]]
+)
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_time_without_a_read_does_not_make_a_machine_idle(times: Sequence[int], is_restarted: bool) -> None:
+    """The collector, or the demand service itself, may have been away for longer than ``JOIN_SECONDS``. The clock may
+    have gone back meanwhile."""
+    listed = [{"a": Member(0, 0, 0, works=True)}]
+    cluster, fleet = Cluster(listed=listed), fleet_of("a", age=9999.0)
+    assert cluster.read(fleet).idle == {}
+    listed[0] = {}
+    if is_restarted:
+        cluster = Cluster(listed=listed)
+    first = next(time for time in times if cluster.read(fleet._replace(now=fleet.now + time)).idle)
+    assert 900 + JOIN_SECONDS - LONGEST_GAP < first <= 900 + JOIN_SECONDS + 60
 
 
 def test_members_that_are_not_ours_do_not_count() -> None:

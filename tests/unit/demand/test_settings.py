@@ -86,6 +86,20 @@ def test_an_unknown_template_is_named_with_its_setting(settings: str, tmp_path: 
     assert found == [f"demand.yaml: sources.a.{setting}: unknown template 'Mixt'; did you mean 'Mixed'?"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ("kind: schedule, template: Mixed, zone: UTC, windows: [{end: 6, machines: 1}]", "windows.0.end: expected a"),
+        ("kind: schedule, template: Mixed, zone: UTC, windows: []", "windows: expected a list of windows, got []"),
+        ("kind: command, argv: [3]", "argv.0: expected a list of texts"),
+        ("kind: kubernetes, selector: {team: risk}", "selector: expected a text such as team=risk, got {'team'"),
+    ],
+)
+def test_a_mistake_is_reported_once_with_the_expected_form(settings: str, problem: str, tmp_path: Path) -> None:
+    [found] = problems(tmp_path, f"sources: {{a: {{{settings}}}}}")
+    assert found.startswith(f"demand.yaml: sources.a.{problem}")
+
+
 def test_limits_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     text = RIGHT.replace("least: 1", "least: 6").replace("Mixed: {", "Mixt: {}, Mixed: {")
     assert problems(tmp_path, text) == [

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from provisioner.demand import slurm
-from provisioner.demand.packing import JOIN_SECONDS, Jobs, Member
+from provisioner.demand.packing import Jobs, Member
 from provisioner.demand.slurm import FIELDS, Slurm, read_jobs, read_members, read_resources
 from provisioner.demand.sources import Fleet, Running, Shape, SourceError
 
@@ -275,9 +275,9 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outputs: Mapping[str, list[str]] = {
-        "config": ["SelectType              = select/cons_tres\nSelectTypeParameters    = CR_CPU_MEMORY\n"] * 4,
-        "nodes": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), *[node("MIXED", "cpu=4,mem=1G")] * 2],
-        "squeue": [line(), line("cpu=4,mem=1G,node=1"), "", ""],
+        "config": ["SelectType              = select/cons_tres\nSelectTypeParameters    = CR_CPU_MEMORY\n"] * 9,
+        "nodes": [node(), node() + node("MIXED", "cpu=1,mem=1G", name="hf-1-2"), *[node("MIXED", "cpu=4,mem=1G")] * 7],
+        "squeue": [line(), line("cpu=4,mem=1G,node=1"), *[""] * 7],
     }
     calls = []
 
@@ -294,10 +294,11 @@ def test_the_source_reads_nodes_before_jobs_and_knows_since_when_machines_are_id
     assert (dict(first.wanted), first.idle) == ({"Small": 1}, {})
     second = source.read(FLEET._replace(now=NOW + 30))
     assert (dict(second.wanted), second.idle) == ({"Small": 2}, {"hf-1-1": 30.0})
-    source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 60))
-    last = source.read(FLEET._replace(now=NOW + JOIN_SECONDS + 90))
-    assert (dict(last.wanted), last.idle) == ({"Small": 1}, {"hf-1-2": 30.0}), "the other has left the cluster"
-    assert calls == ["nodes", "config", "squeue"] * 4
+    for later in (times := [60, *range(200, 800, 140)]):
+        source.read(FLEET._replace(now=NOW + later))
+    last = source.read(FLEET._replace(now=NOW + 800))
+    assert (dict(last.wanted), last.idle) == ({"Small": 1}, {"hf-1-2": 40.0}), "the other has left the cluster"
+    assert calls == ["nodes", "config", "squeue"] * (len(times) + 3)
 
 
 def test_a_job_with_its_node_for_itself_takes_what_the_node_really_has(monkeypatch: pytest.MonkeyPatch) -> None:
