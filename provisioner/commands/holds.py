@@ -85,13 +85,8 @@ def add_options(verb: Verb, command: argparse.ArgumentParser) -> None:
     if verb.target:
         command.add_argument("target", metavar=verb.target)
     needed = "" if verb.needs_reason else "; may be left out"
-    command.add_argument(
-        "--reason",
-        type=_reason,
-        required=verb.needs_reason,
-        metavar="TEXT",
-        help=f"reason for the log, the journal, status and HostFactory's messages{needed}",
-    )
+    text = f"reason for the log, the journal, status and HostFactory's messages{needed}"
+    command.add_argument("--reason", type=_reason, required=verb.needs_reason, metavar="TEXT", help=text)
     add_shared(command, "config", "state-dir", "output")
     command.set_defaults(target="")
 
@@ -117,9 +112,9 @@ def run(verb: Verb, options: argparse.Namespace) -> int:
         kept = Holds(tuple(one for one in holds.current if not (verb.target and known.is_over(one))), holds.released)
         return with_hold(kept, by) if verb.sets else without_holds(kept, verb.kinds, by)
 
-    anew = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
-    before, after = state.holds.change(change, anew=bool(anew))
-    return show(options, {**_document(known, verb, by, before, after), "anew": anew}, _lines)
+    unusable_message = _unusable_message(state) if HoldKind.STOP_ALL in verb.kinds else ""
+    before, after = state.holds.change(change, replace_unusable=bool(unusable_message))
+    return show(options, {**_document(known, verb, by, before, after), "unusable_message": unusable_message}, _lines)
 
 
 def _unusable_message(state: State) -> str:
@@ -225,8 +220,8 @@ def _document(known: _Known, verb: Verb, by: Hold, before: Holds, after: Holds) 
     * ``paused_by_settings``: True if provisioner.yaml also pauses the pool
     * ``loop_runs``: True if a loop runs and applies the hold now
 
-    The caller adds ``anew``: the reason if an unusable holds.json was replaced; else empty. The replacement releases
-    all other holds.
+    The caller adds ``unusable_message``: the reason if an unusable holds.json was replaced; else empty. The replacement
+    releases all other holds.
     """
     in_force = next((one for one in after.current if (one.kind, one.target) == (by.kind, by.target)), None)
     was_in_force = any(by.target in before.of_kind(kind) for kind in verb.kinds)
@@ -250,11 +245,11 @@ def _lines(document: Document) -> Iterator[str]:
     state_text, effect_text = (words.format(target) for words in texts)
     paused = " The pool stays paused until `paused` is removed from provisioner.yaml."
     pause_note = paused if document["paused_by_settings"] and not sets else ""
-    if document["changed"] or document["anew"]:
+    if document["changed"] or document["unusable_message"]:
         text = effect_text if sets else f"{subject[0].upper()}{subject[1:]} goes on."
-        anew = f" All other holds are released; set again those that are needed. {document['anew']}"
+        loss_message = f" All other holds are released; set again those that are needed. {document['unusable_message']}"
         now = "The loop obeys from now on." if document["loop_runs"] else "No loop runs; the next loop will obey."
-        yield f"{text}{pause_note}{anew if document['anew'] else ''} {now}"
+        yield f"{text}{pause_note}{loss_message if document['unusable_message'] else ''} {now}"
     elif sets:
         by = document["held_by"]
         reason = f": {by['reason']}" if by["reason"] else ""

@@ -32,11 +32,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"--from, --to: expected a directory and {KUBERNETES}NAMESPACE, got {path} and {place}")
     if not Path(path).is_dir():
         raise UsageError(f"{path}: no such directory; create it, or correct {'--from' if is_upload else '--to'}")
-    store = find_kube_store(directories, place)
-    assert store is not None
-    if store.shards:
+    if not (store := find_kube_store(directories, place)) or store.shards:
         raise UsageError("STATE_SHARDS: the ids in files show no shard. Drain the grid, and begin with an empty state.")
     files, state = StateDir(path), KubeState(store.api(), directories.name)
+    if is_upload and (instance := files.intent.read().provisioner) != directories.name:
+        raise UsageError(f"{path}: belongs to HF's provider instance {instance!r}, not to {directories.name!r}")
     copied = copy_state(files, state) if is_upload else copy_state(state, files)
     key = place if is_upload else "files"
     print(

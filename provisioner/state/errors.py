@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from provisioner.files.safe_open import HARD_LINK, NoFileError
 
-STALE = "The NFS server has another file or directory there by now: mount the file system anew"
+STALE = "The NFS server has another file or directory there by now: mount the file system again"
 
 
 class StateError(Exception):

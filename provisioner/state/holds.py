@@ -42,17 +42,17 @@ class HoldStore(StateFile):
             raise self._unreadable("is an old copy: a later one had been written")
         return self._holds(tables)
 
-    def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
+    def change(self, change: Change, *, replace_unusable: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
         holds and returns the new holds. Raises the errors of ``read``.
 
-        ``anew``: True to move an unusable file aside. The function gets no holds if this happens. Raises
+        ``replace_unusable``: True to move an unusable file aside. The function gets no holds if this happens. Raises
         StateUnwritable.
         """
         with DataLock(self.lock_path) as lock:
-            before = self._read_usable() if anew else self.read()
+            before = self._read_usable() if replace_unusable else self.read()
             after = change(before)
-            if after != before or (anew and not self.exists()):
+            if after != before or (replace_unusable and not self.exists()):
                 self._write(after, lock)
         return before, after
 

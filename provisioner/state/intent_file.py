@@ -142,7 +142,7 @@ class IntentFile(StateFile):
         if found is Condition.MISSING:
             raise StateMissing(
                 f"{self.path}: the file is gone, although it was written {newest} times; no file was created. "
-                f"{RECOVER} To begin anew where no machine runs: `provisioner init`."
+                f"{RECOVER} To begin with an empty state where no machine runs: `provisioner init`."
             )
         raise StateStale(
             f"{self.path}: generation {generation_of(tables)} is older than {newest}, which was written "

@@ -7,10 +7,11 @@ The scripts import this module at each call, so it imports a store only if it is
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from provisioner.hostfactory.provider_config import KUBERNETES, Directories
+from provisioner.hostfactory.provider_config import KUBERNETES, PLACE, Directories
 from provisioner.state.errors import StateError
 
 if TYPE_CHECKING:
@@ -54,9 +55,10 @@ def find_kube_store(directories: Directories, given: str = "") -> KubeStore | No
     """
     file = os.path.join(directories.conf, f"{directories.name}prov_config.json")
     config, problems, _ = directories.config_file(file)
-    for problem in problems:
-        if problem.where in STATE_KEYS:
-            raise StateError(f"{file}: {problem}. Correct it: the state is used only if its place is certain.")
+    if wrong := next((problem for problem in problems if problem.where in STATE_KEYS), None):
+        raise StateError(f"{file}: {wrong}. Correct it: the state is used only if its place is certain.")
+    if given.startswith(KUBERNETES) and not re.fullmatch(PLACE, given):
+        raise StateError(f"{given}: expected {KUBERNETES}NAMESPACE with the name of a namespace. No state was used.")
     namespace = given.removeprefix(KUBERNETES) if given else config.state_namespace
     if not namespace or (given and not given.startswith(KUBERNETES)):
         if config.state_shards:

@@ -166,11 +166,11 @@ class HoldsPart(Protocol):
     def read(self) -> Holds:
         """Return all holds; empty before the first hold was set."""
 
-    def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
+    def change(self, change: Callable[[Holds], Holds], *, replace_unusable: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
         holds and returns the new holds.
 
-        ``anew``: True to replace unknown holds. The function gets no holds if this happens.
+        ``replace_unusable``: True to replace unknown holds. The function gets no holds if this happens.
         """
 
 
@@ -278,11 +278,11 @@ class State(Protocol):
         """Return the loop's signs of life, by the state's own clock."""
 
     def polls(self) -> dict[str, int]:
-        """Return a number for each polled request. The number grows each time HF polls the request."""
+        """Return the time of HF's last poll of each request, in ns by the state's own clock."""
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first
-        list."""
+        """Return the hosts in HF's latest list, and the time of that list in ns, which differs after each list; None
+        before HF's first list."""
 
     def refused_calls(self) -> list[Refusals]:
         """Return the calls that scripts have refused because of a local problem, by script."""

@@ -67,7 +67,8 @@ def _format_hold(one: Document) -> str:
 
 
 def _format_author(one: Document) -> str:
-    return f"by {one['who']} since {format_local_time(one['since'])}" + (f": {one['reason']}" if one["reason"] else "")
+    author = f"by {one['who']} since {format_local_time(one['since'])}" if one["who"] else "set without a command"
+    return author + (f": {one['reason']}" if one["reason"] else "")
 
 
 def cancel_lines(document: Document) -> Iterator[str]:

@@ -118,7 +118,7 @@ def _read_window(line: Line) -> dict[str, Any]:
 
 def _read_hold(line: Line) -> dict[str, Any]:
     why = f": {line['text']}" if line.get("text") else ""
-    about = f" {line.get('result', 'set')} by {line.get('who', '?')}{why}"
+    about = f" {line.get('result', 'set')} by {line.get('who') or '?'}{why}"
     return {"about": about, "event": str(line.get("hold", "hold")), "words": ""}
 
 

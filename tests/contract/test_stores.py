@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from provisioner.state.errors import Condition, StateError, StateMissing, StateS
 from provisioner.state.holds import with_hold, without_holds
 from provisioner.state.journal import format_time
 from provisioner.state.protocols import ScriptState, State
+from provisioner.telemetry.status_inputs import read_script_calls
 from tests.contract.stores import PROVISIONER, Files, Kube, Store, in_memory
 from tests.support.waiting import until
 
@@ -304,6 +306,14 @@ def test_each_list_of_hosts_has_its_number(script: ScriptState, loop: State) -> 
         assert sorted(listed[0]) == hosts
         numbers.append(listed[1])
     assert len(set(numbers)) == 3
+
+
+def test_polls_and_lists_of_hosts_have_their_time(script: ScriptState, loop: State) -> None:
+    id_ = ask(script)
+    script.poll([id_])
+    script.note_hosts({"a": None})
+    calls = read_script_calls(loop)
+    assert [calls.polled[id_], calls.listed] == pytest.approx([time.time()] * 2, abs=30)
 
 
 def test_a_list_in_parts_is_put_together(script: ScriptState, loop: State) -> None:

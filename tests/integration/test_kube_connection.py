@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -322,6 +324,30 @@ def test_proxy_leads_to_the_server(authority: Authority, access: Access, monkeyp
             with pytest.raises(StateUnreachable, match=r"proxy 127\.0\.0\.1:9: .*refused") as raised:
                 api.call("GET", ONE)
             assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x00no HTTP\r\n", b"HTTP/1.1 2", None], ids=repr)
+def test_a_proxy_that_does_not_answer_as_a_proxy_is_named(access: Access, answer: bytes | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        taken = []
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    taken.append(proxy.accept()[0])
+                    if answer is not None:
+                        with taken.pop() as client:
+                            client.recv(1 << 16)
+                            client.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        port = proxy.getsockname()[1]
+        api = ApiServer(lambda: access._replace(proxy=f"http://127.0.0.1:{port}"))
+        with pytest.raises(StateUnreachable, match=rf"proxy 127\.0\.0\.1:{port}: "):
+            api.call("GET", ONE, seconds=1.0)
+        proxy.shutdown(socket.SHUT_RDWR)
+        for client in taken:
+            client.close()
 
 
 def test_certificate_of_another_name_is_no_outage(server: Scripted, access: Access) -> None:

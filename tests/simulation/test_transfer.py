@@ -96,7 +96,11 @@ def test_a_state_moves_to_the_server_and_back(sim: Simulation, tmp_path: Path) -
     assert StateDir(tmp_path).memory.read().epoch > api.state().memory.read().epoch > files.memory.read().epoch
 
 
-def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation, *, is_lost: bool) -> None:
+    """``is_lost``: True if the source has no memory, so that the copy has none either."""
+    if is_lost:
+        sim.lose(["memory"], restarted=False)
     files = StateDir(sim.store.directory)
     for kill_after in range(100):
         api = Api()
@@ -105,11 +109,20 @@ def test_an_interrupted_copy_is_finished_by_the_next(sim: Simulation) -> None:
         except Killed:
             with suppress(StateMissing):  # no file was written
                 assert api.state().intent.read().requests.keys() <= files.intent.read().requests.keys()
-                assert api.state().memory.exists(), "else a loop would think that it is the first one"
+                is_empty = not api.state().intent.read().requests
+                condition = Condition.MISSING if is_lost else Condition.FINE
+                assert is_empty or api.state().memory.condition() is condition, (
+                    "else a loop would take it for a new one"
+                )
             with suppress(Refusal):  # the killed process's Lease would run out
                 api.server.answer("DELETE", f"{leases('hf')}/{PROVISIONER}.loop")
             copy_state(files, api.state())
-            assert_same(files, api.state())
+            if is_lost:
+                assert api.state().memory.condition() is Condition.MISSING
+                assert api.state().intent.read().requests == files.intent.read().requests
+                assert api.state().status.read_all() == files.status.read_all()
+            else:
+                assert_same(files, api.state())
         else:
             assert kill_after > 10
             return
@@ -148,6 +161,17 @@ def test_a_lost_namespace_is_restored_on_the_host_of_its_loop(sim: Simulation, t
     restored = KubeState(MemoryApiServer(empty), PROVISIONER, local)
     assert restored.memory.condition() is Condition.FINE
     assert_same(files, restored)
+
+
+def test_lost_memory_stays_lost(sim: Simulation, tmp_path: Path) -> None:
+    """Otherwise the next loop would count as the first one, latch no brake, and delete the machines as orphans."""
+    sim.lose(["memory"], restarted=False)
+    files, api = StateDir(sim.store.directory), Api()
+    assert files.memory.condition() is Condition.MISSING
+    copy_state(files, api.state())
+    assert api.state().memory.condition() is Condition.MISSING
+    copy_state(api.state(), StateDir(tmp_path))
+    assert StateDir(tmp_path).memory.condition() is Condition.MISSING
 
 
 def test_a_running_loop_is_not_disturbed(sim: Simulation) -> None:

@@ -18,7 +18,7 @@ from tests.vm.sides import HF_USER, LOOP_USER, Sides, wanted
 pytestmark = [pytest.mark.vm, pytest.mark.nfs, pytest.mark.timeout(1200)]
 
 LOST_LOCKS = re.compile(r"lost \d+ locks")
-STALE = "The NFS server has another file or directory there by now: mount the file system anew"
+STALE = "The NFS server has another file or directory there by now: mount the file system again"
 FORGET = "systemctl stop nfs-server nfsdcld && rm /var/lib/nfs/nfsdcld/* && systemctl start nfsdcld nfs-server"
 """Restart the server without its list of clients that may claim their locks again. A new host of the server lacks this
 list."""

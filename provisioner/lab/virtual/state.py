@@ -267,9 +267,9 @@ class VirtualHolds:
     def read(self) -> Holds:
         return self.current
 
-    def change(self, change: Callable[[Holds], Holds], *, anew: bool = False) -> tuple[Holds, Holds]:
+    def change(self, change: Callable[[Holds], Holds], *, replace_unusable: bool = False) -> tuple[Holds, Holds]:
         before, after = self.current, change(self.current)
-        if anew or after != before:
+        if replace_unusable or after != before:
             self._write(after)
         return before, after
 

@@ -188,8 +188,7 @@ class KubeAnswers:
 
     def _publish_losses(self, lost: Mapping[str, Loss], available: Mapping[str, int]) -> None:
         before = (self._own.latest() or {}).get("status", {})
-        memory = self._memory.latest
-        brake = memory.brake if memory else None
+        brake = self._memory.latest and self._memory.latest.brake
         running = sum(status.get("running", 0) - status.get("lost", 0) for _, status in self._written.values())
         new: Status = {
             "running": max(0, running),

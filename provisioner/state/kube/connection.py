@@ -110,19 +110,16 @@ class Connection(http.client.HTTPConnection):
         server, port = _parse(access.server, ("http", "https"), f"{access.server}: {SERVER_FORM}")
         self._access, self._name, self._is_encrypted = access, server.hostname or "", server.scheme == "https"
         self._prefix, self._login = server.path.rstrip("/"), dict[str, str]()
-        proxy = proxy_for(access, self._name, port) if self._is_encrypted else ""
-        address, first_port = _parse(proxy, ("http",), PROXY_FORM) if proxy else (server, port)
+        self._proxy = proxy_for(access, self._name, port) if self._is_encrypted else ""
+        address, first_port = _parse(self._proxy, ("http",), PROXY_FORM) if self._proxy else (server, port)
         super().__init__(address.hostname or "", first_port, timeout=self._left(CONNECT_SECONDS))
-        if proxy:
+        if self._proxy:
             login = unquote(f"{address.username}:{address.password or ''}").encode()
             headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if address.username else {}
             self.set_tunnel(self._name, port, headers)
         try:
             self.connect()
-        except (OSError, StateError) as error:
-            if proxy and self.sock is None:  # the proxy accepted no connection, or opened no tunnel
-                text = f"proxy {self.host}:{self.port}: {error}"
-                raise StateDenied(f"{text}. {PROXY_LOGIN}") if " 407 " in text else ConnectionError(text) from error
+        except (*BROKEN, StateError):
             self.close()
             raise
 
@@ -138,7 +135,7 @@ class Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect, through the proxy if there is one. Check the server's certificate before reading the token. So no
         other server gets the token."""
-        super().connect()
+        self._connect_or_tunnel()
         if not self._is_encrypted:
             return
         import ssl  # imported here because the embedded cloud has no TLS
@@ -160,6 +157,16 @@ class Connection(http.client.HTTPConnection):
         if not re.fullmatch("[!-~]+" if access.token_file else "[!-~]*", token):  # http.client would show it
             raise StateDenied(f"{access.token_file or 'the token of the kubeconfig'}: {TOKEN_FORM}")
         self._login = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _connect_or_tunnel(self) -> None:
+        """Connect to the server, or let the proxy open a tunnel to the server."""
+        try:
+            super().connect()
+        except BROKEN as error:
+            if not self._proxy:
+                raise
+            text = f"proxy {self.host}:{self.port}: {error}"
+            raise StateDenied(f"{text}. {PROXY_LOGIN}") if " 407 " in text else ConnectionError(text) from error
 
     def response_class(self, sock: socket.socket, *arguments: Any, **options: Any) -> http.client.HTTPResponse:  # type: ignore[override]
         """Return a response whose reads are limited in time."""

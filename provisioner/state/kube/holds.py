@@ -40,8 +40,10 @@ class ProvisionerObject:
         self._taken = ""
         """Version of the object in which ``take_release`` last found a release that an operator asks for; empty if the
         object contained none."""
-        self._seen = 0
-        """Highest generation of the holds that this process has seen."""
+        self._seen = ("", 0)
+        """Creation time of the newest object that this process has seen, and the highest generation of its holds."""
+        self._old: object = None
+        """The holds of an old copy; None if there is none. An operator's change of these holds counts."""
 
     def latest(self) -> Item | None:
         """Return the object; None if it does not exist. Raises StateError."""
@@ -79,12 +81,13 @@ class ProvisionerObject:
         """Return all holds. Raises StateMissing or StateUnreadable."""
         return self._decode(self.latest())
 
-    def change(self, change: Change, *, anew: bool = False) -> tuple[Holds, Holds]:
+    def change(self, change: Change, *, replace_unusable: bool = False) -> tuple[Holds, Holds]:
         """Replace the holds durably, and return the holds before and after that. The function ``change`` gets the old
         holds and returns the new holds.
 
-        ``anew``: True to replace unknown holds. The function gets no holds if this happens. Raises StateMissing or
-        StateUnreadable. Raises StateStale if other operators keep changing the holds at the same moment.
+        ``replace_unusable``: True to replace unknown holds. The function gets no holds if this happens. Raises
+        StateMissing or StateUnreadable. Raises StateStale if other operators keep changing the holds at the same
+        moment.
         """
         for _ in range(ATTEMPTS):
             reply = self._api.call("GET", self._path)
@@ -92,17 +95,17 @@ class ProvisionerObject:
             try:
                 before = self._decode(found)
             except (StateMissing, StateUnreadable):
-                if not anew:
+                if not replace_unusable:
                     raise
                 before = NO_HOLDS
-            if (after := change(before)) == before and not (anew and found is None):
+            if (after := change(before)) == before and not (replace_unusable and found is None):
                 return before, after
             newest = sorted(after.released, key=lambda hold: hold.since)[-KEPT_RELEASES:]
             spec = {"holds": [*map(encode, after.current)], "released": [*map(encode, newest)]}
             if found is None:
                 self.create()
                 continue
-            self._seen = 0
+            self._seen = ("", 0)
             try:
                 if self.patch({"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "spec": spec}):
                     return before, after
@@ -136,13 +139,14 @@ class ProvisionerObject:
 
     def _decode(self, found: Item | None) -> Holds:
         if found is None:
-            if self._seen or self._has_memory():
+            if any(self._seen) or self._has_memory():
                 raise StateMissing(f"{self._path}: was deleted, so the holds in force are unknown. {ADVICE}")
             return NO_HOLDS
-        if (generation := found["metadata"]["generation"]) < self._seen:
+        spec, seen = found["spec"], (found["metadata"]["creationTimestamp"], found["metadata"]["generation"])
+        if seen < self._seen and self._old in (None, spec.get("holds", [])):
+            self._old = spec.get("holds", [])
             raise StateUnreadable(f"{self._path}: is an old copy: a later one had been written. {ADVICE}")
-        self._seen = generation
-        spec = found["spec"]
+        self._seen, self._old = seen, None
         try:
             return Holds(*(decode(tuple[Hold, ...], spec.get(name, [])) for name in ("holds", "released")))
         except RecordError as error:

@@ -89,8 +89,10 @@ class KubeIntent:
             raise StateMissing(
                 f"kubernetes:{self._api.namespace}: HostFactory has recorded no request here, and no loop has run here."
             )
-        self._versions = versions
         uids = {name: one["metadata"]["uid"] for name, one in objects.items()}
+        # An object that an operator has deleted may have had the only copy of a record.
+        self._memory.detach(id_ for id_, uid in self._uids.items() if uids.get(id_) != uid)
+        self._versions = versions
         if self._intent is None:
             generation, is_old = self._memory.intent_notes()
             generation, self.is_old = max(generation, 1), self.is_old or is_old

@@ -19,8 +19,7 @@ from contextlib import suppress
 
 from provisioner.model import BrakeReason, Memory
 from provisioner.names import RETURN_ID_PREFIX
-from provisioner.state import atomic
-from provisioner.state.errors import Condition, StateError, StateMissing, StateStale, StateUnreadable, condition
+from provisioner.state.errors import Condition, StateMissing, StateStale, StateUnreadable, condition
 from provisioner.state.kube.connection import ApiServer
 from provisioner.state.kube.memory_reader import ATTEMPTS, LOG, REST, Kept, Loaded, MemoryReader, id_of
 from provisioner.state.kube.objects import PARTS, REQUESTS, RETURNS, STATES, object_name, pack
@@ -61,7 +60,7 @@ class KubeMemory(MemoryReader):
         """Number of characters of the log."""
         self.on_restore: Callable[[], None] = lambda: None
         self.prepare: Callable[[], None] = lambda: None
-        """Function that makes the ProvisionerState, called before the first write of a log."""
+        """Function that makes the ProvisionerState, called before the first write."""
         self.latest: Memory | None = None
         """Memory as last written or read by this process."""
         self.restored = 0
@@ -112,6 +111,7 @@ class KubeMemory(MemoryReader):
     def marks(self) -> Marks:
         """Return the epoch and the generation of the last written memory. Each write of the loop contains both numbers.
         The server refuses a write with lower numbers."""
+        self.adopt()
         return {"epoch": self.latest.epoch if self.latest else 0, "generation": self._loaded.generation}
 
     def write(self, memory: Memory) -> None:
@@ -142,12 +142,15 @@ class KubeMemory(MemoryReader):
 
     def outdate(self) -> None:
         """Mark memory as an old copy. The next loop then rebuilds memory and latches the brake. Raises StateError."""
-        status = {**self.marks, "generation": self._loaded.generation + 1}
-        patch(self._api, STATES, object_name(self._provisioner), {"status": status}, "status")
+        self.adopt()
+        self._loaded.generation += 1
+        self.prepare()
+        patch(self._api, STATES, object_name(self._provisioner), {"status": self.marks}, "status")
 
     def adopt(self) -> None:
-        """Read memory from the server if this process has not done so yet."""
+        """Read memory from the server if this process has not done so yet. Lost memory leaves its last generation."""
         if not self._is_adopted:
+            self._loaded.generation = self._find_noted()
             with suppress(StateMissing):
                 self._loaded = self._load()
             self._is_adopted = True
@@ -185,10 +188,7 @@ class KubeMemory(MemoryReader):
                 continue
             loaded.version = written["metadata"]["resourceVersion"]
             loaded.documents, self._logged, self.log_size = documents, changes, len(written["spec"]["data"])
-            self._noted = loaded.generation
-            if self._note:
-                with suppress(StateError):  # the file is only a hint
-                    atomic.replace(self._note, str(self._noted).encode(), durable=False)
+            self._note_generation(loaded.generation)
             return
         raise StateStale(f"{self._api.name}: other writes of the log came before ours {ATTEMPTS} times")
 
@@ -214,7 +214,6 @@ class KubeMemory(MemoryReader):
     def patch(self, id_: str, fields: Mapping[str, object]) -> Item | None:
         """Write fields into the status of a request's object. If only the log has the request's record, write the
         record, too. Return the object; None if the object is gone. Raises StateStale if a newer loop has written."""
-        self.adopt()
         key, marks = key_of(id_), self.marks
         generation = marks["generation"]
         status: dict[str, object] = {**fields, **marks}

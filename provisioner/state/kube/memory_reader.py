@@ -69,6 +69,12 @@ class MemoryReader:
         written = [*self._list_objects().values(), *list_items(self._api, STATES, self._provisioner).values()]
         return max([self._noted, *(int(one.get("status", {}).get("generation", 0)) for one in written)])
 
+    def _note_generation(self, generation: int) -> None:
+        self._noted = generation
+        if self._note:
+            with suppress(StateError):  # the file is only a hint
+                atomic.replace(self._note, str(generation).encode(), durable=False)
+
     def _load(self) -> Loaded:
         """Read the log and the objects. If they do not agree, read both again, because a loop may be writing.
 

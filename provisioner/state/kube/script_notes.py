@@ -86,7 +86,7 @@ class KubeNotes:
 
     def note_demand(self, report: Mapping[str, object]) -> None:
         """Record the report of the last step of ``provisioner demand``. Raises StateError."""
-        self._failure = None  # each step tries anew
+        self._failure = None  # each step tries again
         self._note({"demand": objects.pack(report)}, ".demand")
 
     def read_demand(self) -> dict[str, Any]:

@@ -170,18 +170,17 @@ class KubeState:
         return spec
 
     def polls(self) -> dict[str, int]:
-        """Return the time of HF's last poll of each request, in ms by the server's clock. Raises StateError.
+        """Return the time of HF's last poll of each request, in ns by the server's clock. Raises StateError.
 
         The method usually reads the polls from the watch. While a cancel is announced, it reads them from the server,
         because every poll must then count (law: a terminal answer stays).
         """
-        memory = self.memory.latest
-        if memory is not None and any(record.is_cancelling for record in memory.requests.values()):
+        if (memory := self.memory.latest) and any(record.is_cancelling for record in memory.requests.values()):
             reply = self._api.call("GET", objects.item(self._api.namespace, NOTES, f"{self._name}.polls"))
             polled = reply.document.get("spec", {}).get("polled", {})
         else:
             polled = self._note(".polls").get("polled", {})
-        return {id_: int(at * 1000) for id_, at in polled.items()}
+        return {id_: int(at * 1e9) for id_, at in polled.items()}
 
     def forget_polls(self, ids: Iterable[str]) -> None:
         """Remove the polls and the settled answers of requests that have left the state. Raises StateError."""
@@ -191,12 +190,12 @@ class KubeState:
             patch(self._api, NOTES, f"{self._name}.polls", {"spec": {"polled": dict.fromkeys(sorted(known))}})
 
     def listed_hosts(self) -> tuple[tuple[str, ...], int] | None:
-        """Return the hosts in HF's latest list, and a number that differs after each list; None before HF's first list.
-        Raises StateError."""
+        """Return the hosts in HF's latest list, and the time of that list in ns; None before HF's first list. Raises
+        StateError."""
         spec = self._note(".hosts")
         if "hosts" not in spec:
             return None
-        return objects.unpack(spec["hosts"], f"{self._name}.hosts", tuple), spec.get("listed", 0)
+        return objects.unpack(spec["hosts"], f"{self._name}.hosts", tuple), spec.get("listed", 0) * 10**9
 
     def refused_calls(self) -> list[Refusals]:
         """Return the calls that scripts have refused because of a local problem, by script. Raises StateError."""

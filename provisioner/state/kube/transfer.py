@@ -39,26 +39,31 @@ def copy_state(source: AnyState, state: AnyState, *, for_dump: bool = False) -> 
     LockTimeout if a loop works on either state, except on the source of a dump.
     """
     with nullcontext() if for_dump else be_the_loop(source), be_the_loop(state):
-        intent = _copy_memory(source, state)
+        intent = _copy_memory(source, state, for_dump=for_dump)
         state.intent.restore(intent)
-        copied = _copy_answers(intent, source, state)
         if shown := source.shown():
             state.note_shown(shown)
-        if not for_dump and source.memory.condition() is Condition.OLDER:
-            state.memory.outdate()
-        return copied
+        return _copy_answers(intent, source, state)
 
 
-def _copy_memory(source: AnyState, state: AnyState) -> Intent:
-    """Write the memory of ``source`` under a new epoch. Return the intent of ``source``."""
+def _copy_memory(source: AnyState, state: AnyState, *, for_dump: bool) -> Intent:
+    """Write the memory of ``source`` under a new epoch. Return the intent of ``source``.
+
+    Memory that is lost or old stays so, unless the copy is made for a dump.
+    """
     memory, present = read_memory(source), read_memory(state)
-    is_same = memory and present and replace(present, epoch=memory.epoch) == memory
+    intent = source.intent.read()
+    known = state.intent.read().requests.keys() if state.intent.existed() else set()
+    is_same = memory is present and known <= intent.requests.keys()  # perhaps an interrupted copy without memory
+    if memory and present:
+        is_same = replace(present, epoch=memory.epoch) == memory
     if not is_same and (present or state.status.exists()):
         raise StateExists(f"{state.path}: has another state already. No object was changed. Name an empty state.")
-    intent = source.intent.read()
     epoch = state.loop_lock.raise_epoch(memory.epoch + 1 if memory else 1)
     if memory is not None:
         state.memory.write(replace(memory, epoch=epoch))
+    if not for_dump and source.memory.condition() in (Condition.OLDER, Condition.MISSING):
+        state.memory.outdate()
     state.loop_lock.sign_off()
     return intent
 
@@ -69,5 +74,5 @@ def _copy_answers(intent: Intent, source: AnyState, state: AnyState) -> Copied:
     with suppress(StateMissing):  # before the loop's first cycle there are no answers
         state.status.write(source.status.read_all(), source.status.read_lost(), {})
     holds = source.holds.read()
-    state.holds.change(lambda _: holds, anew=True)
+    state.holds.change(lambda _: holds, replace_unusable=True)
     return Copied(len(intent.requests), len(intent.returns), entries)

@@ -246,7 +246,7 @@ def test_the_document_says_what_was_done(state: StateDir, capsys: pytest.Capture
     assert document.pop("held_by")["reason"] == "sick"
     assert document == {
         "hold": "drain", "target": "a", "set": True, "changed": True, "machine": False,
-        "paused_by_settings": False, "loop_runs": True, "anew": "",
+        "paused_by_settings": False, "loop_runs": True, "unusable_message": "",
     }  # fmt: skip
 
 

@@ -81,6 +81,24 @@ def test_other_places_are_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["kubernetes:", "kubernetes:Hf", "kubernetes:hf/other", "kubernetes:hf/"])
+def test_a_name_that_no_namespace_can_have_is_refused(
+    work: Path, server: ObjectServer, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    assert run(["state", "copy", "--from", str(work), "--to", place]) == 1
+    assert f"{place}: expected kubernetes:NAMESPACE" in capsys.readouterr().err
+    assert server.version == 1
+
+
+def test_files_of_another_instance_are_not_copied(
+    work: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_PROVIDER_NAME", "other")
+    assert run(["state", "copy", "--from", str(work), "--to", PLACE]) == 2
+    assert f"{work}: belongs to HF's provider instance 'demo', not to 'other'" in capsys.readouterr().err
+    assert not kube(server).intent.existed()
+
+
 def test_a_state_of_several_loops_is_not_copied(
     work: Path, server: ObjectServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,7 @@ def test_a_damaged_file_releases_nothing_that_was_held(
     assert [record.levelno for record in caplog.records] == [logging.ERROR], "once"
     if damage is newer:
         state.holds.set_aside()
-    state.holds.change(lambda holds: with_hold(holds, DRAIN), anew=True)
+    state.holds.change(lambda holds: with_hold(holds, DRAIN), replace_unusable=True)
     assert in_force(current_holds) == (DRAIN,)
 
 

@@ -60,7 +60,7 @@ def test_holds_that_cannot_be_read_are_not_dumped_and_what_to_do_is_said(golden:
     Path(golden.holds.path).write_text("{")
     with pytest.raises(StateUnreadable, match="`provisioner stop-all` or `start-all` starts a new file"):
         take_dump(golden)
-    golden.holds.change(lambda held: held, anew=True)
+    golden.holds.change(lambda held: held, replace_unusable=True)
     take_dump(golden)
 
 

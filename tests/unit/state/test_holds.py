@@ -89,9 +89,9 @@ def test_a_file_that_cannot_be_used_is_refused_and_left_alone_until_it_is_begun_
     assert state.holds.signature() == before
     if error is StateTooNew:
         with pytest.raises(StateTooNew):
-            state.holds.change(lambda held: held, anew=True)
+            state.holds.change(lambda held: held, replace_unusable=True)
         return
-    state.holds.change(lambda held: held, anew=True)
+    state.holds.change(lambda held: held, replace_unusable=True)
     assert state.holds.read() == NO_HOLDS
     assert any("aside" in name for name in os.listdir(state.path)) is (before is not None), "the old file is kept"
     set_holds(state, DRAIN)

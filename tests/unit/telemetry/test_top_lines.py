@@ -122,3 +122,10 @@ def test_a_fault_of_a_place_is_one_line_at_the_top_and_other_problems_are_notes(
     status = status_model.status_model(LINES["PLACE"])
     assert status.alarms == ["PLACE of pool a: an autoscaler works on it"]
     assert status.notes == [("a", "calls take 7 s")]
+
+
+def test_a_hold_without_a_name_has_no_invented_time() -> None:
+    """`kubectl edit` sets holds without operator and time."""
+    facts = {"hold": "pause", "target": "a", "who": "", "since": "1970-01-01T00:00:00Z", "reason": "r"}
+    [line] = holds.hold_alarms({"current": [facts], "problem": ""})
+    assert line.endswith("; set without a command: r")

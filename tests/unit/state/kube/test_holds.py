@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from provisioner.model import NO_HOLDS, Hold, HoldKind, Holds
@@ -93,8 +95,19 @@ def test_holds_are_unknown_after_their_object_was_deleted(site: Site) -> None:
     loop.status.write({}, {}, {"t": 1})
     with pytest.raises(StateMissing):
         loop.holds.read()
-    operator.holds.change(lambda holds: holds, anew=True)
+    operator.holds.change(lambda holds: holds, replace_unusable=True)
     assert loop.holds.read() == NO_HOLDS
+
+
+def test_a_running_loop_follows_the_holds_of_an_object_that_was_made_again(site: Site) -> None:
+    loop = site.loop()
+    for number in range(3):
+        site.open().holds.change(lambda holds, name=str(number): with_hold(holds, Hold(HoldKind.PAUSE, name)))
+    assert len(loop.holds.read().current) == 3
+    site.server.answer("DELETE", item("hf", STATES, "demo"))
+    site.now += 1
+    site.open().holds.change(lambda _: Holds((STOP,)), replace_unusable=True)
+    assert loop.holds.read() == Holds((STOP,))
 
 
 def test_a_release_of_the_brake_is_not_lost_silently(site: Site) -> None:
@@ -102,7 +115,7 @@ def test_a_release_of_the_brake_is_not_lost_silently(site: Site) -> None:
     site.server.answer("DELETE", item("hf", STATES, "demo"))
     with pytest.raises(StateMissing, match="no release was recorded"):
         operator.ask_release()
-    operator.holds.change(lambda holds: holds, anew=True)
+    operator.holds.change(lambda holds: holds, replace_unusable=True)
     operator.ask_release()
     assert operator.release_asked()
 
@@ -110,13 +123,17 @@ def test_a_release_of_the_brake_is_not_lost_silently(site: Site) -> None:
 def test_an_old_copy_releases_no_hold(site: Site) -> None:
     loop, operator = site.loop(), site.open()
     old = site.server.snapshot()
-    operator.holds.change(lambda holds: with_hold(holds, STOP))
-    assert loop.holds.read() == Holds((STOP,))
+    for reason in ("one", "two", "three"):
+        operator.holds.change(lambda _, reason=reason: Holds((replace(STOP, reason=reason),)))
+    assert loop.holds.read() == Holds((replace(STOP, reason="three"),))
     site.server.restore(old)
     with pytest.raises(StateUnreadable, match="old copy"):
         loop.holds.read()
-    operator.holds.change(lambda holds: with_hold(holds, PAUSE), anew=True)
-    assert site.open().holds.read() == Holds((PAUSE,))
+    site.open().ask_release()
+    with pytest.raises(StateUnreadable, match="old copy"):
+        loop.holds.read()
+    operator.holds.change(lambda holds: with_hold(holds, PAUSE), replace_unusable=True)
+    assert site.open().holds.read() == loop.holds.read() == Holds((PAUSE,))
 
 
 def test_a_hold_that_kubectl_wrote_badly_is_named(site: Site) -> None:

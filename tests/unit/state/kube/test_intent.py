@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from provisioner.model import Brake, BrakeReason, Intent, Memory, Request, RequestRecord, ReturnRecord, ReturnRequest
 from provisioner.state import intent_recovery
 from provisioner.state.errors import Condition, StateError, StateMissing
-from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, body, collection, pack
+from provisioner.state.kube.objects import ANSWERS, REQUESTS, RETURNS, STATES, body, collection, item, pack
 from tests.support.kube_state_server import Call, Refusal
 from tests.unit.state.kube.conftest import Site, answer
 
@@ -222,3 +223,24 @@ def test_a_name_that_no_script_chooses_is_refused_by_the_server(site: Site, reso
     new = body(resource, name, {"provisioner": "demo", **specs[resource]})
     with pytest.raises(Refusal, match="the name of a"):
         site.server.answer("POST", collection("hf", resource), new)
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_the_record_of_an_object_that_an_operator_has_deleted_stays_in_memory(
+    site: Site, *, is_made_again: bool
+) -> None:
+    id_, loop = site.request(), site.loop()
+    intent = loop.intent.read()
+    memory = Memory("demo", 1, requests={id_: RequestRecord(id_, "t", 2, 0.0, 9.0)})
+    loop.memory.write(memory)
+    loop.memory.patch(id_, {"phase": "Running"})
+    loop.memory.write(replace(memory, generation=2))
+    site.server.answer("DELETE", item("hf", REQUESTS, id_))
+    assert site.open().memory.condition() is Condition.OLDER, "only the object had the record"
+    if is_made_again:
+        site.open().intent.restore(intent)
+    loop.intent.read()
+    assert site.open().memory.condition() is Condition.FINE
+    assert site.open().memory.read().requests == memory.requests
+    loop.memory.patch(id_, {"phase": "Running"})
+    assert site.open().memory.condition() is Condition.FINE
