@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from provisioner.commands.observe_pools import observe_once
 from provisioner.commands.shared_options import Document, add_shared, open_state, settings, show
 from provisioner.model import Memory, Observation, Phase, Slot, Verdict, find_failures, find_snapshots
-from provisioner.names import short_name, split_name
+from provisioner.names import OPERATOR_ACCOUNT, SLURM_ACCOUNT, short_name, split_name
 
 SHOWN = 10
 """Maximum number of machines of a group that the text names, unless ``--machines`` requests all."""
@@ -47,7 +47,7 @@ OVER = Meaning("ended and gone", differs=False)
 UNKNOWN = Meaning("unknown, because the machine's pool was not seen")
 VANISHED = Meaning("the machine vanished; reported to HostFactory if a second observation lacks it too")
 UNLISTED = Meaning("HostFactory does not list the machine yet, or has lost track of it")
-NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet", differs=False)
+NO_LIST = Meaning("memory and cloud agree; HostFactory has sent no list yet, or did not request it", differs=False)
 DOWN = Meaning("the machine does not run any more; it is lost unless it runs again in time (provisioner status)")
 EARLY = Meaning("HostFactory lists the machine before the machine's request has ended")
 LOST = Meaning("lost; HostFactory is asked to return it")
@@ -92,8 +92,7 @@ def run(options: argparse.Namespace) -> int:
     state = open_state(options.state_dir)
     names, written_ns = state.listed_hosts() or (None, 0)
     memory = state.memory.read()
-    observations = observe_once(configuration, memory)
-    document = diff_document(memory, names, observations, configuration.name_prefix)
+    document = diff_document(memory, names, observe_once(configuration, memory), configuration.name_prefix)
     document["listed_at"] = None if names is None else written_ns / 1e9
     fine = not any(group["differs"] for group in document["groups"]) and not document["unseen"]
     return show(options, document, partial(diff_lines, every=options.machines), fine=fine)
@@ -112,6 +111,7 @@ def diff_document(
     """
     listed = frozenset(map(short_name, names or ()))
     slots = {slot.name: slot for _, slot in memory.slots}
+    accounts = {slot.name: record.rc_account for record, slot in memory.slots}
     phases = _phases(observations)
     unseen = {name: failure.text for name, failure in find_failures(observations).items()}
     living = [name for name, slot in slots.items() if not slot.deletion.is_gone]
@@ -121,16 +121,17 @@ def diff_document(
         absent = UNSEEN if (slot.pool in unseen if slot else unseen) else ABSENT
         view = View(name in listed, str(slot.verdict) if slot else NONE, phases.get(name, absent))
         judgement = meaning(view, slot, ours=split_name(prefix, name) is not None)
-        groups[view, NO_LIST if judgement is UNLISTED and names is None else judgement].append(name)
-    ordered = sorted(groups.items(), key=lambda one: (not one[0][1].differs, one[0][0]))
+        if judgement is UNLISTED and (names is None or accounts.get(name) in (OPERATOR_ACCOUNT, SLURM_ACCOUNT)):
+            judgement = NO_LIST
+        groups[view, judgement].append(name)
     return {
         "hostfactory": len(listed),
         "memory": len(living),
         "clouds": len(phases),
         "unseen": unseen,
         "groups": [
-            view._asdict() | {"meaning": judgement.text, "differs": judgement.differs, "machines": machines}
-            for (view, judgement), machines in ordered
+            view._asdict() | {"meaning": means.text, "differs": means.differs, "machines": machines}
+            for (view, means), machines in sorted(groups.items(), key=lambda one: (not one[0][1].differs, one[0][0]))
         ],
     }
 

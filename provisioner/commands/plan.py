@@ -52,13 +52,9 @@ def preview(settings: Settings, state: State) -> tuple[Mapping[str, Observation]
 def make_reconciler(settings: Settings, state: State, clock: LoopClock, epoch: int = 0) -> Reconciler:
     """Return a Reconciler that writes the state with this ``epoch``. The Reconciler has no backends, so it cannot
     act."""
+    actors, limits, mandate = ThreadedActors({}, wake=lambda: None), settings.limits(), Mandate(epoch)
     return Reconciler(
-        clock=clock,
-        state=state,
-        actors=ThreadedActors({}, wake=lambda: None),
-        limits=settings.limits(),
-        provisioner=settings.instance,
-        mandate=Mandate(epoch),
+        clock=clock, state=state, actors=actors, limits=limits, provisioner=settings.instance, mandate=mandate
     )
 
 

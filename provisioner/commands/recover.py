@@ -50,12 +50,15 @@ def run(options: argparse.Namespace) -> int:
     document["moved"] = intent_recovery.apply_recovery(state, plan) if options.apply else ()
     document |= {"applied": options.apply, "released": releases}
     document["outcome"] = intent_recovery.summary_message(plan, applied=options.apply, release=options.release_brake)
-    show(options, document, recovery_lines)
-    sys.stdout.flush()  # print the effects before the release begins, so that the operator has read them
+    if options.output == "text":  # before the release begins, so that the operator has read its effects
+        show(options, document, recovery_lines)
+        sys.stdout.flush()
     if releases:
         state.ask_release()
     if options.output == "text":
         print(f"  {document['outcome']}")
+    else:
+        show(options, document, recovery_lines)
     is_brake_kept = options.release_brake and plan.keeps_brake(applied=options.apply)
     only_shows = not (options.apply or options.release_brake)
     return PROBLEM if is_brake_kept or (only_shows and plan.is_wrong) else FINE

@@ -16,22 +16,12 @@ from provisioner.process_end import interruptible
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
     command.add_argument("settings", type=Path, metavar="SETTINGS", help="YAML file; docs/render-hf.md describes it")
-    command.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="directory with the layout of HF_TOP; default $HF_TOP, with its configuration in $HF_CONFDIR if set",
-    )
-    command.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="write no file, but print the changes as a unified diff; exit code 0 without changes, 1 with changes",
-    )
-    command.add_argument(
-        "--uninstall",
-        action="store_true",
-        help="remove the instance from the registration files; its own files and the entries of others stay",
-    )
+    text = "directory with the layout of HF_TOP; default $HF_TOP, with its configuration in $HF_CONFDIR if set"
+    command.add_argument("--out", type=Path, metavar="DIR", help=text)
+    text = "write no file, but print the changes as a unified diff; exit code 0 without changes, 1 with changes"
+    command.add_argument("--dry-run", action="store_true", help=text)
+    text = "remove the instance from the registration files; its own files and the entries of others stay"
+    command.add_argument("--uninstall", action="store_true", help=text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,13 +13,8 @@ from provisioner.settings import reference
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the arguments and options."""
-    command.add_argument(
-        "-o",
-        "--output",
-        choices=("markdown", "schema"),
-        default="markdown",
-        help="a page for operators (default), or a JSON schema for editors",
-    )
+    text = "a page for operators (default), or a JSON schema for editors"
+    command.add_argument("-o", "--output", choices=("markdown", "schema"), default="markdown", help=text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -134,7 +134,7 @@ def state_directory(given: Path | None) -> StateDir:
     if not path.is_dir():
         raise UsageError(
             f"{path}: no such directory; create it for the loop's user and the group that it shares with HostFactory's "
-            "user, mode 2770, or name another with --state-dir"
+            "user, mode 2770, or name another with --state-dir or HF_PROVIDER_WORKDIR"
         )
     return StateDir(str(path))
 

@@ -33,14 +33,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--template", default="", metavar="ID", help="show only this template")
     command.add_argument("--request", default="", metavar="ID", help="show only this request")
     add_shared(command, "output", outputs=("text", "wide", "json", "yaml"))
-    command.add_argument(
-        "--watch",
-        nargs="?",
-        type=_seconds,
-        const=WATCH_SECONDS,
-        metavar="SECONDS",
-        help=f"repeat every SECONDS seconds until Ctrl-C; default {WATCH_SECONDS:.0f}",
-    )
+    text = f"repeat every SECONDS seconds until Ctrl-C; default {WATCH_SECONDS:.0f}"
+    command.add_argument("--watch", nargs="?", type=_seconds, const=WATCH_SECONDS, metavar="SECONDS", help=text)
 
 
 def _seconds(text: str) -> float:

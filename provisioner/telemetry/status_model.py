@@ -296,8 +296,7 @@ def _alarms(status: StatusModel) -> Iterator[str]:
     if failure := status.configuration_refused:
         is_hf_file = re.search(r"\.json: \d+ problem", failure["text"])
         scripts = "the scripts read these files, too, and fail" if is_hf_file else "the scripts go on"
-        start = "" if re.search(" while (the loop|it) ", failure["text"]) else ", and could not start with the new one"
-        message = f"the loop keeps the previous one{start}; {scripts}: {failure['text']}"
+        message = f"the loop keeps the previous one; {scripts}: {failure['text']}"
         yield f"CONFIGURATION REFUSED since {format_local_time(failure['since'])}: {message}"
     yield from (f"CONFIGURATION DIFFERS: {one['text']}" for one in status.configuration_differs)
     yield from demand_alarms(status.demand)

@@ -74,6 +74,7 @@ WRONG = [
     (2, "usage --since 2026-11-30 --until 2026-11-01", "--since 2026-11-30: is after 2026-11-01"),
     (2, "usage --since soon", SINCE),
     (2, "status --state-dir {site}/conf/provisioner.yaml", "is not a directory; name a directory"),
+    (2, "status --state-dir {site}/none", "or name another with --state-dir or HF_PROVIDER_WORKDIR"),
     (2, "status --state-dir {site}/nowhere", "nowhere: no such directory"),
     (2, "replay /nowhere/trace", "/nowhere/trace: No such file or directory; name a trace that --record wrote"),
     (2, "check /nowhere/provisioner.yaml", "no such file; create it"),

@@ -61,6 +61,14 @@ def test_a_view_of_a_machine_says_what_it_means(
     assert (means in group["meaning"], group["differs"], group["machines"]) == (True, differs, [NAME])
 
 
+@pytest.mark.parametrize("account", ["operator", "slurm"])
+def test_a_machine_that_another_caller_requested_is_no_difference(account: str) -> None:
+    """The lists of `provisioner demand` never name the machines of `provisioner request` and of Slurm's nodes."""
+    requested = record(running(0, Verdict.SUCCEEDED), rc_account=account)
+    [group] = diff_document(memory(requested), [], {"a": THERE}, PREFIX)["groups"]
+    assert ("or did not request it" in group["meaning"], group["differs"], group["machines"]) == (True, False, [NAME])
+
+
 def test_a_host_of_another_provider_is_no_difference() -> None:
     [group] = diff_document(memory(), ["login-1"], {"a": failed_observation()}, PREFIX)["groups"]
     assert (group["meaning"], group["differs"]) == ("the name is not one of ours", False)

@@ -257,6 +257,8 @@ def test_it_releases_after_it_has_said_what_will_go(state: StateDir, capsys: pyt
     assert all(f"machine {name}" in output.out for name in ORPHANS)
     assert "releases the brake with its next cycle" not in output.out
     assert f"{in_the_way}: cannot be written" in output.err
+    assert run(["recover", "--release-brake", "-o", "json"]) == 1
+    assert capsys.readouterr().out == "", "a document would say that the brake is released"
 
 
 def test_where_no_brake_is_latched_nothing_is_released(state: StateDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from provisioner.names import OPERATOR_ACCOUNT
 from tests.support.hostfactory.in_process import call_here, entry
 from tests.support.hostfactory.provider import HostFactory
 
-ONE, TWO = "hf-aaaaaaaaaa-000000", "hf-aaaaaaaaaa-000001"
+ONE = "hf-aaaaaaaaaa-000000"
 
 
 def machine(name: str, status: str = "running", message: str = "") -> dict[str, Any]:
@@ -84,16 +84,18 @@ def test_the_requests_show_the_machines_that_were_not_returned(
     hf: HostFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["request", "T1", "3"]) == 0
-    failed = machine("hf-aaaaaaaaaa-000002", "terminated", "stockout: no room")
-    id_ = publish(hf, status="complete_with_error", machines=[machine(ONE), machine(TWO), failed], message="one failed")
-    assert run(["return", ONE]) == 0
-    assert [one.names for one in hf.state.intent.read().returns.values()] == [(ONE,)]
+    (id_,) = hf.state.intent.read().requests
+    one, two, third = (f"hf-{id_}-{number:06}" for number in range(3))
+    failed = machine(third, "terminated", "stockout: no room")
+    publish(hf, status="complete_with_error", machines=[machine(one), machine(two), failed], message="one failed")
+    assert run(["return", one]) == 0
+    assert [back.names for back in hf.state.intent.read().returns.values()] == [(one,)]
     capsys.readouterr()
     assert run(["requests"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{id_}  3 of T1  complete_with_error: one failed",
-        f"  {TWO}  running  10.0.0.7",
-        "  hf-aaaaaaaaaa-000002  terminated  stockout: no room",
+        f"  {two}  running  10.0.0.7",
+        f"  {third}  terminated  stockout: no room",
     ]
 
 
