@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -69,6 +70,29 @@ class RealPlace(CommandPlace):
     def creates(self) -> int:
         return (self._directory / "calls").read_text().split().count("create")
 
+    def fail_creates(self, error: ErrorClass) -> None:
+        self._fault("refusal", self.refusals[error])
+
+    def lose_responses(self) -> None:
+        self._fault("lost")
+
+    def hang(self) -> None:
+        self._fault("hang")
+
+    def black_out(self) -> None:
+        self._fault("refuse", self.down)
+
+    def heal(self) -> None:
+        self._fault("")
+
+    def _fault(self, fault: str, words: str = "") -> None:
+        (self._directory / "words").write_text(words)
+        (self._directory / "fault").write_text(fault)
+
+
+class OthersPlace(RealPlace):
+    """A place in which other users submit and end jobs by the scheduler's own commands."""
+
     def spawn_foreign(self, name: str) -> None:
         self.needs_marks(name)
         self.submit(name)
@@ -93,35 +117,20 @@ class RealPlace(CommandPlace):
         self.submit(name, self.mark(name))
         return True
 
-    def fail_creates(self, error: ErrorClass) -> None:
-        self._fault("refusal", self.refusals[error])
-
-    def lose_responses(self) -> None:
-        self._fault("lost")
-
-    def hang(self) -> None:
-        self._fault("hang")
-
-    def black_out(self) -> None:
-        self._fault("refuse", self.down)
-
-    def heal(self) -> None:
-        self._fault("")
-
     def present(self) -> list[str]:
         return [*self.jobs().values()]
 
+    @abstractmethod
     def jobs(self) -> dict[str, str]:
         """Return the names of the jobs that have not ended, by id."""
-        raise NotImplementedError
 
+    @abstractmethod
     def submit(self, name: str, mark: str = "") -> None:
         """As another user, submit a job."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end_job(self, number: str) -> None:
         """As another user, end a job."""
-        raise NotImplementedError
 
     def mark(self, name: str) -> str:
         """Return the mark of a job; empty if the scheduler shows no marks."""
@@ -130,10 +139,6 @@ class RealPlace(CommandPlace):
     def id(self, name: str) -> str:
         """Return the number of the oldest job of this name."""
         return min((number for number, of in self.jobs().items() if of == name), key=int)
-
-    def _fault(self, fault: str, words: str = "") -> None:
-        (self._directory / "words").write_text(words)
-        (self._directory / "fault").write_text(fault)
 
 
 class SlurmCliPlace(OnCluster, RealPlace):
@@ -168,7 +173,7 @@ class SlurmCliPlace(OnCluster, RealPlace):
         self.undo()
 
 
-class GridEnginePlace(RealPlace):
+class GridEnginePlace(OthersPlace):
     """A queue of a real Grid Engine."""
 
     file = "gridengine.yaml"
@@ -227,7 +232,7 @@ class GridEnginePlace(RealPlace):
             super().fail_creates(error)
 
 
-class SpoolerPlace(RealPlace):
+class SpoolerPlace(OthersPlace):
     """A task-spooler with a socket of its own."""
 
     file = "task-spooler.yaml"
